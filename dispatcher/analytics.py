@@ -1,6 +1,6 @@
-"""Which tools, fields and models calls are rejected for: what to improve in a schema.
+"""Counts which tools, fields and models calls are rejected for, to show which schema to improve.
 
-Counted as calls are answered, or read back from a session record. Nothing of an argument's value is
+Calls are counted when they are answered, or read back from a session record. No argument value is
 kept: only names, and the kinds of problems.
 """
 
@@ -28,15 +28,15 @@ _FIELDS_AT_MOST = 500
 _WHOLE = "(all)"
 
 _NO_SCHEMA_S_FAULT = frozenset({Code.UNKNOWN_TOOL, Code.LOOP})
-"""Anything may be sent as a tool's name, and as often as one likes."""
+"""Codes that no schema can prevent: a model may send any tool name, any number of times."""
 
 Fields = Sequence[tuple[str, str]]
-"""Paths, with `*` for list indexes, and the kind of what was wrong there."""
+"""Paths, with `*` for list indexes, and the kind of each problem."""
 
 
 @dataclass(slots=True)
 class ToolFigures:
-    """One tool's. `fields` counts by path and kind, `models` calls and rejections by name."""
+    """The counts of one tool: `fields` by path and kind, `models` calls and rejections by name."""
 
     tool: str
     calls: int = 0
@@ -50,26 +50,29 @@ class ToolFigures:
 
     @property
     def worst_field(self) -> str:
-        """The field that confuses models most."""
+        """The field with the most rejections."""
         return self.fields.most_common(1)[0][0][0] if self.fields else _WHOLE
 
 
 class _Rejection(msgspec.Struct, frozen=True):
-    """The last call of a tool in a session was rejected, in this turn, and for the first time?"""
+    """The last call of a tool in a session: its turn, and whether it was a first rejection."""
 
     turn: int
     is_first: bool
 
 
 class Analytics:
-    """Counts. `alert_rate` is the share of a tool's last 20 calls that raises an alert."""
+    """Counts calls and rejections.
+
+    `alert_rate` is the share of a tool's last 20 calls that raises an alert.
+    """
 
     def __init__(self, *, alert_rate: float = 0.5, observers: Observers) -> None:
         self._alert_rate = alert_rate
         self._tools: dict[str, ToolFigures] = {}
         self._turn = 0
         self._retries: OrderedDict[tuple[str, str], _Rejection] = OrderedDict()
-        # Told once when a tool's rate comes over the threshold, and again after it was well.
+        # Reported when a tool's rate exceeds the threshold, and again only after it has recovered.
         self._observers = observers
 
     def note(
@@ -91,7 +94,7 @@ class Analytics:
     def count(
         self, tool: str, *, session: str | None, model: str | None, rejected: bool, fields: Fields
     ) -> None:
-        """Count one call, a turn by itself."""
+        """Count one call as a turn of its own."""
         self._turn += 1
         self._count(tool, session=session, model=model, rejected=rejected, fields=fields)
 
@@ -122,13 +125,13 @@ class Analytics:
         return sorted(self._tools.values(), key=lambda each: (-each.rejected, each.tool))
 
     def _note_retry(self, figures: ToolFigures, session: str | None, *, rejected: bool) -> None:
-        """Whether the call right after a rejection of the same tool was accepted."""
+        """Count whether the call right after a rejection of the same tool was accepted."""
         if session is None:
             return
         key = (session, figures.tool)
         before = self._retries.get(key)
         if before is not None and before.turn == self._turn:
-            return  # beside the one that was rejected, not after it
+            return  # in the same turn as the rejection, not after it
         self._retries.pop(key, None)
         if before is not None and before.is_first:
             figures.retried += 1
@@ -153,7 +156,7 @@ class Analytics:
 
 
 def fields_of(problems: Sequence[Problem]) -> list[tuple[str, str]]:
-    """Problems as analytics keep them: no index, no value."""
+    """Reduce problems to what analytics keep: paths without indexes, and kinds."""
     return [
         (
             ".".join("*" if isinstance(step, int) else step[:40] for step in problem.path)
@@ -165,10 +168,10 @@ def fields_of(problems: Sequence[Problem]) -> list[tuple[str, str]]:
 
 
 def read_record(lines: Iterable[str]) -> tuple[Analytics, int]:
-    """What a session record says, and how many of its lines could not be read.
+    """The analytics of a session record, and the number of its lines that could not be read.
 
-    Which fields a call was rejected for, and what was wrong with each, is in the `fields` of its
-    result row's metadata: pairs of path and kind.
+    The `fields` in the metadata of a result row name the fields that a call was rejected for: pairs
+    of path and kind.
     """
     analytics = Analytics(observers=Observers())
     calls: dict[str, str] = {}

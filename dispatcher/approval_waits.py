@@ -1,8 +1,8 @@
-"""Calls that wait for a person: asked about once, and sent by whichever dispatcher lives then.
+"""Calls that wait for approval: requested once, and sent by any dispatcher that is alive then.
 
-Such a call has its record from the first moment, with what is asked and what was decided: bound to
-the exact arguments. A dispatcher only remembers for whom it waits; what one that is gone left
-behind, another sends when it is approved.
+Such a call has its record from the start, with the request and the decision, bound to the exact
+arguments. A dispatcher only remembers its own waiters; when a call is approved after its dispatcher
+has gone, another one sends it.
 """
 
 import asyncio
@@ -48,24 +48,24 @@ log = logs.logger("approvals")
 
 _EVERY_SECONDS = 0.5
 _SENT_BACK_SECONDS = 0.5
-"""How long an approved call waits that was sent and came back before it is sent again."""
+"""How long an approved call that came back waits before it is sent again."""
 _LONGEST_PAUSE_SECONDS = 5.0
 _LEAVING_SECONDS = 2.0
 _UNTOLD_SECONDS = 5.0
-"""How often decisions are looked for that this dispatcher may not have been told."""
+"""How often to look for decisions that were not reported to this dispatcher."""
 _LOOKED_AT_ONCE = 256
 _AWAY = (ServerUnavailable, RedisError, OSError, TimeoutError)
 
 
 class _Wait(NamedTuple):
-    """A call that waits here, and the request that its record has."""
+    """A call that waits here, and the request in its record."""
 
     pending: Pending
     request: ApprovalRequest
 
 
 class ApprovalWaits:
-    """One dispatcher's."""
+    """Manages the calls of one dispatcher that wait for approval."""
 
     def __init__(
         self,
@@ -86,19 +86,19 @@ class ApprovalWaits:
         self._policy = policy
         self._waiting: dict[str, _Wait] = {}
         self._judging: set[str] = set()
-        """The roots of approved calls that the policy decides about."""
+        """The roots of approved calls that the policy is judging."""
         self._confirmed_in: str | None = None
-        """The epoch of the server in which all that waited was confirmed to be unsent."""
+        """The server epoch in which all waiting calls were confirmed as unsent."""
         self._looked_at = time.monotonic()
         self._leaving: set[asyncio.Task[None]] = set()
         in_flight.approvals = self
 
     def start(self) -> None:
-        """Follow what is approved, on the running loop."""
+        """Follow approvals, on the running loop."""
         self._in_flight.in_background(self._follow())
 
     async def close(self) -> None:
-        """Cancel what somebody still waits for here; the rest waits on without this dispatcher."""
+        """Cancel the calls that have a waiter here; the others wait on without this dispatcher."""
         here = [w.pending for w in self._waiting.values() if not w.pending.in_background]
         await self._in_flight.leave(here)
         if self._leaving:
@@ -113,7 +113,7 @@ class ApprovalWaits:
         approval: AskApproval,
         by: str,
     ) -> Pending:
-        """Have a call wait for a person, or join it if it is open already."""
+        """Have a call wait for approval, or join it if it is already open."""
         pending, is_new = self._in_flight.hold(call, spec, turn, since)
         if is_new and pending.is_open:
             good = approval.expires or self._settings.approval_expires
@@ -141,10 +141,10 @@ class ApprovalWaits:
     async def adopt(
         self, found: BackgroundCall, *, is_wanted: bool = True
     ) -> BackgroundCall | Pending:
-        """The call of a handle that a person has to approve, if nobody has sent it.
+        """The call of a handle that needs approval, if it was not sent.
 
-        One that is not wanted is only to be cancelled, and is not sent. Of any other call what its
-        handle stands for, with the decision. Raises what the ledger does.
+        A call that is not wanted is only to be cancelled, and is not sent. For any other call, what
+        its handle stands for, with the decision. Raises what the ledger raises.
         """
         record = await self._read(found.message.key)
         request = self._request(record)
@@ -157,7 +157,7 @@ class ApprovalWaits:
         )
 
     def decided(self, pending: Pending, decision: bytes) -> None:
-        """Somebody decided; a denial is also the call's outcome, which comes by itself."""
+        """Handle a decision; a denial is also the call's outcome, which arrives separately."""
         wait = self._waiting.get(pending.root)
         if wait is not None:
             record = Found(pending.root, "waiting", decision=decision)
@@ -166,11 +166,11 @@ class ApprovalWaits:
                 self._go_on(pending, wait.request, decision, read)
             elif read is not None:
                 self._tell_once("denied", wait.request, read)
-        elif pending.awaits_approval:  # before it is known here what is asked
+        elif pending.awaits_approval:  # before the request is known here
             self._in_flight.in_background(self._look(pending))
 
     def look(self, pending: Pending) -> None:
-        """See what the ledger says of a call that a person has to approve, or has approved."""
+        """Check the ledger's state of a call that needs approval, or has it."""
         pause = 0.0
         if not pending.awaits_approval:
             pause = _SENT_BACK_SECONDS if pending.approval else 0.0
@@ -190,10 +190,12 @@ class ApprovalWaits:
                 if found.state or found.answer:
                     self._take(pending, found, None)
                     return
-            await asyncio.sleep(next_pause)  # a record that the server lost is noted once more
+            await asyncio.sleep(next_pause)  # a record that the server lost is written again
 
     async def _ask(self, pending: Pending, request: ApprovalRequest) -> None:
-        """Note the request, or learn what became of it; take back what may be noted or not."""
+        """Write the request, or read its state; take it back if it is unknown whether it was
+        written.
+        """
         body, nonce = signed_request(self._envelope, request), new_nonce()
         give_up_at = time.monotonic() + self._settings.queue_timeout
         pauses, epoch = growing_pauses(_LONGEST_PAUSE_SECONDS), ""
@@ -237,7 +239,7 @@ class ApprovalWaits:
         )
 
     def _take(self, pending: Pending, found: Found, own: ApprovalRequest | None) -> None:
-        """Do what the ledger says of a call; `own` is the request where it was asked from here."""
+        """Act on the ledger's state of a call; `own` is the request if it was made here."""
         if not pending.is_open or not pending.awaits_approval:
             return
         if found.answer in ("ran", "moved"):
@@ -249,7 +251,7 @@ class ApprovalWaits:
             self._in_flight.known(pending, found.outcome)
             return
         request = own if own is not None and found.answer == "new" else self._request(found)
-        if request is None:  # nobody whom we trust wrote it: no leave, and its time ends as ever
+        if request is None:  # not signed with our key: no approval, and its time ends as usual
             if own is not None:
                 self._waiting[pending.root] = _Wait(pending, own)
             return
@@ -274,7 +276,7 @@ class ApprovalWaits:
             self._in_flight.in_background(self._notifier.asked(request))
 
     def _note_approval(self, pending: Pending, found: Found) -> None:
-        """A call that ran with its approval may have retries, which need it too."""
+        """Note the approval of a call that ran with it: its retries need it, too."""
         request = self._request(found) if found.approval == "approved" else None
         decision = self._decision(found, request) if request is not None else None
         if request is not None and decision is not None and decision.approved:
@@ -282,7 +284,7 @@ class ApprovalWaits:
             pending.decided(found.decision)
 
     def _decision(self, found: Found, request: ApprovalRequest) -> ApprovalDecision | None:
-        """The decision of somebody who may; what else is there is told, and decides nothing."""
+        """The decision of an authorized person; any other is logged and decides nothing."""
         try:
             decision = read_decision(
                 self._envelope,
@@ -307,8 +309,8 @@ class ApprovalWaits:
         decision: ApprovalDecision,
         found: Found | None = None,
     ) -> None:
-        """Send a call that was approved, or join it where another dispatcher has sent it."""
-        pending.decided(body)  # if it ends unsent, it is told as expired, and not as unapproved
+        """Send a call that was approved, or join it if another dispatcher has sent it."""
+        pending.decided(body)  # if it ends unsent, it is reported as expired, and not as unapproved
         left = decision.ends_at - self._transport.server_time()
         is_sent = found is not None and found.state in ("open", "claimed")
         if left <= 0 and not is_sent:
@@ -316,7 +318,7 @@ class ApprovalWaits:
             self._in_flight.unapproved(pending)
             return
         if found is not None and not is_sent and self._may_be_sent_already(found):
-            return  # it is looked at again when that is known
+            return  # checked again when that is known
         if is_sent or not self._policy.asks_somebody:
             self._approved(pending, request, decision, is_sent=is_sent)
         elif pending.root not in self._judging:
@@ -326,7 +328,7 @@ class ApprovalWaits:
     async def _judge(
         self, pending: Pending, request: ApprovalRequest, decision: ApprovalDecision
     ) -> None:
-        """Send an approved call, unless the policy of this dispatcher denies it by now."""
+        """Send an approved call, unless the policy of this dispatcher now denies it."""
         try:
             offer = self._catalog.offers.get(request.message.tool)
             if offer is None:
@@ -361,11 +363,11 @@ class ApprovalWaits:
         self._in_flight.go_on(pending, is_sent=is_sent)
 
     def _may_be_sent_already(self, found: Found) -> bool:
-        """Whether the server may have forgotten, with its last moments, that it was sent."""
+        """Whether the server may have lost the data about the call having been sent."""
         return bool(self._transport.epoch) and found.epoch != self._transport.epoch
 
     def _answered(self, pending: Pending) -> None:
-        """A call that waited has its answer."""
+        """Stop following a waiting call that was answered."""
         wait, outcome = self._waiting.pop(pending.root, None), pending.outcome
         if wait is None or outcome is None:
             return
@@ -378,7 +380,7 @@ class ApprovalWaits:
         task.add_done_callback(self._leaving.discard)
 
     async def _take_back(self, pending: Pending) -> None:
-        """End the record of a call that was answered, until the ledger has it."""
+        """End the record of an answered call; repeat until the ledger confirms it."""
         for pause in growing_pauses(_LONGEST_PAUSE_SECONDS):
             if await self._in_flight.end_record(pending) or time.monotonic() >= pending.start_by:
                 return
@@ -407,13 +409,15 @@ class ApprovalWaits:
                 await self._go_on_with(key, pending, epoch)
 
     async def _look_for_untold(self) -> None:
-        """Look for what was decided and this dispatcher was not told, as where its lease lapsed."""
+        """Look up decisions that were not reported to this dispatcher, such as while its lease
+        lapsed.
+        """
         self._looked_at = time.monotonic()
         waits = list(self._waiting.values())[:_LOOKED_AT_ONCE]
         states = await self._transport.states([wait.pending.root for wait in waits])
         for (pending, _), state in zip(waits, states, strict=True):
             if (wait := self._waiting.pop(pending.root, None)) is not None:
-                self._waiting[pending.root] = wait  # others are looked at before it the next time
+                self._waiting[pending.root] = wait  # others are checked before it the next time
             if state not in ("waiting", None) and pending.is_open:
                 self._take(pending, await self._read(pending.root), None)
 
@@ -425,7 +429,7 @@ class ApprovalWaits:
             self._resumed(request, found)
 
     async def _confirm(self, epoch: str) -> None:
-        """Say of what waits here that nobody sent it; the server may have lost some of it."""
+        """Note that the calls waiting here are unsent; the server may have lost some records."""
         for key, (pending, request) in list(self._waiting.items()):
             found = await self._read(key, unsent_in=epoch)
             if not found.state and pending.is_open:
@@ -440,7 +444,7 @@ class ApprovalWaits:
         )
 
     def _resumed(self, request: ApprovalRequest, found: Found | None) -> Pending:
-        """The call of a request that another dispatcher noted, waited for or sent from here."""
+        """The call of a request that another dispatcher made, waited for or sent from here."""
         known = self._in_flight.root(request.message.key)
         if known is not None:
             return known
@@ -454,7 +458,7 @@ class ApprovalWaits:
         return pending
 
     def _hold(self, pending: Pending, good: float) -> None:
-        """Have a call wait for so many seconds, and answer it although the server is away."""
+        """Hold a call for `good` seconds, and answer it even if the server is away."""
         until = time.monotonic() + good
         pending.awaits(until=until, queue_timeout=self._settings.queue_timeout)
         pending.when_answered = self._answered
@@ -480,7 +484,7 @@ class ApprovalWaits:
     def _tell_once(
         self, what: str, request: ApprovalRequest, decision: ApprovalDecision | None
     ) -> None:
-        """Audit a decision, which several dispatchers may learn of."""
+        """Audit a decision once, although several dispatchers may learn of it."""
         by, reason = (decision.by, decision.reason) if decision is not None else ("", "")
 
         async def tell() -> None:

@@ -1,4 +1,4 @@
-"""What people decide about calls that wait for them."""
+"""Lists and decides the approvals of calls that wait for them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,7 +35,7 @@ _EXPIRED = "expired: the call was answered, and is not run"
 
 
 class Approvals:
-    """The approvals of one dispatcher's tenant, whichever dispatcher waits for them.
+    """The approvals of one tenant, whichever dispatcher waits for them.
 
     Every method raises `ServerUnavailable` if Redis does not answer.
     """
@@ -45,7 +45,10 @@ class Approvals:
     async def connect(
         cls, redis_url: str | None = None, *, settings: Settings | None = None
     ) -> AsyncIterator[Self]:
-        """Those of a fleet, for a program that only decides. Raises `Misconfigured`."""
+        """Connect to a fleet's approvals, for a program that only decides.
+
+        Raises `Misconfigured`.
+        """
         settings = settings or Settings()
         if redis_url is not None:
             settings = settings.model_copy(update={"redis_url": redis_url})
@@ -53,7 +56,7 @@ class Approvals:
         envelope = Envelope(connection.keyring(settings), max_bytes=settings.max_message_bytes)
         try:
             await transport.open()
-            await transport.survey([])  # for the server's clock
+            await transport.survey([])  # to learn the server's clock
             yield cls(Services(transport, envelope, settings, Observers()))
         finally:
             await transport.close()
@@ -67,7 +70,7 @@ class Approvals:
         self._wording = wording_of(services.settings)
 
     async def waiting(self, *, session: str | None = None) -> list[Approval]:
-        """What waits for a person, the first to expire first; of one session, or of all."""
+        """The pending approvals, of one session or of all, the first to expire first."""
         found: list[Approval] = []
         now = self._transport.server_time()
         with connection.mapped_errors("approvals"):
@@ -79,7 +82,7 @@ class Approvals:
         return found
 
     async def get(self, id: str) -> Approval:
-        """An approval, in whatever state it is. Raises KeyError where there is none of this id."""
+        """An approval in any state. Raises KeyError if no approval has this id."""
         record, request = await self._find(id)
         return self._shown(record, request)
 
@@ -88,17 +91,20 @@ class Approvals:
     ) -> Approval:
         """Let a call run, once, with exactly the arguments that it waits with.
 
-        `by` is who approves: whoever calls this has made sure that it is they. `digest` is that of
-        the arguments they saw. Raises KeyError for an id that there is none of, `ApprovalRefused`
-        where it is decided, expired or cancelled, where `by` may not, and where the digest is
-        another; and ValueError for a `by` or a `reason` that is no text.
+        `by` names the approver: the caller is responsible for authenticating them. `digest` is that
+        of the arguments they saw. Raises KeyError for an unknown id; `ApprovalRefused` if the
+        approval is decided, expired or cancelled, if `by` is not authorized, or if the digest
+        differs; ValueError for a `by` or a `reason` that is not text.
         """
         return await self._decide(id, ApprovalState.APPROVED, by, digest, reason)
 
     async def deny(
         self, id: str, *, by: str, digest: str | None = None, reason: str = ""
     ) -> Approval:
-        """Have a call answered `aborted.denied`; the model reads `reason`. Raises as `approve`."""
+        """Have a call answered `aborted.denied`; the model reads `reason`.
+
+        Raises as `approve` does.
+        """
         return await self._decide(id, ApprovalState.DENIED, by, digest, reason)
 
     async def _decide(
@@ -122,7 +128,7 @@ class Approvals:
                 f"{by} may not decide about approval {id}: {', '.join(request.approvers)} may",
             )
         now = self._transport.server_time()
-        if now >= request.expires_at:  # whatever its record says, which nobody signed
+        if now >= request.expires_at:  # even if its unsigned record says otherwise
             raise ApprovalRefused("decided", f"approval {id} is {_EXPIRED}")
         decision = ApprovalDecision(
             key=id,
@@ -139,7 +145,7 @@ class Approvals:
             refused = await self._ledger.decide(self._deciding(decision), now=now)
         if refused == ApprovalState.EXPIRED:
             raise ApprovalRefused("decided", f"approval {id} is {_EXPIRED}")
-        if refused:  # somebody was faster
+        if refused:  # another decision came first
             raise self._decided(*await self._find(id))
         return approval_of(request, state, decision)
 

@@ -1,6 +1,6 @@
-"""Calls that outlive their wait budget: a handle now, the result when it is asked for.
+"""Background calls: a handle when the wait budget ends, the result on request later.
 
-The model gets three tools for it; the host gets the same as methods. The final result is never a
+Models get three tools for handles; hosts get the same as methods. The final result is never a
 second `tool_result` for the first call's id.
 """
 
@@ -45,7 +45,8 @@ from toolpool.dispatcher.turn_context import TurnContext
 log = logs.logger("background")
 
 _KEEP_HANDLE_SECONDS = 0.25
-"""How much later than at its wait budget a call is answered for its handle to be kept first."""
+"""How much later than its wait budget a call may be answered, so that its handle is stored first.
+"""
 _LONGEST_PAUSE_SECONDS = 2.0
 _OWN_KEPT = 1_000
 _LOOKED_AT = 16
@@ -60,7 +61,7 @@ NO_SUCH_HANDLE = (
 
 
 class NoSuchPage(ValueError):
-    """Raised for a page that an output does not have."""
+    """Raised for a page number that an output does not have."""
 
     def __init__(self, page: int, pages: int) -> None:
         super().__init__(f"there is no page {page}: the output has {pages}, counted from 1")
@@ -69,7 +70,7 @@ class NoSuchPage(ValueError):
 
 
 class Background:
-    """Handles of one dispatcher's tenant; any dispatcher adopts a handle whose own one died."""
+    """The handles of one dispatcher's tenant; any dispatcher adopts the handle of a dead one."""
 
     def __init__(
         self,
@@ -91,13 +92,13 @@ class Background:
         self._wording = wording
         self._completed = CompletedHandles()
         self._own: dict[str, BackgroundCall] = {}
-        """By handle: what this dispatcher handed out, which the server may not have or may lose."""
+        """By handle: the calls handed out here, which the server may lack or lose."""
 
     async def hand_over(self, pending: Pending, *, asks: bool) -> ToolResult | None:
-        """The answer that stands for a call still running; None if it ended meanwhile.
+        """The interim answer of a call that still runs; None if it has ended meanwhile.
 
-        It names `task_result` where the model was offered it and can ask (`asks`).
-        Where the server is away, this dispatcher alone knows the handle until it is back.
+        It names `task_result` if the model was offered that tool and can call it (`asks`). While
+        the server is away, only this dispatcher knows the handle.
         """
         session, now = pending.message.session, time.monotonic()
         server_now = self._transport.server_time()
@@ -140,7 +141,7 @@ class Background:
         )
 
     async def _keep(self, call: BackgroundCall, seconds: float) -> None:
-        """Until the server has it."""
+        """Store a call until the server confirms it."""
         pauses = growing_pauses(_LONGEST_PAUSE_SECONDS)
         give_up_at = time.monotonic() + seconds
         while time.monotonic() < give_up_at:
@@ -161,13 +162,13 @@ class Background:
 
     def _remember(self, call: BackgroundCall) -> None:
         self._own[call.handle] = call
-        if len(self._own) > _OWN_KEPT:  # the oldest that has ended
+        if len(self._own) > _OWN_KEPT:  # the oldest ended call
             oldest = list(islice(self._own.values(), _LOOKED_AT))
             ended = (each.handle for each in oldest if not self._is_open(each))
             self._own.pop(next(ended, ""), None)
 
     def handed_out(self, handle: str | None) -> str | None:
-        """The record key of the call that this dispatcher gave a handle for; None if it did not."""
+        """The record key of the call of a handle given here; None if it was not given here."""
         call = self._own.get(handle or "")
         return call.message.key if call is not None else None
 
@@ -175,7 +176,7 @@ class Background:
         return self._in_flight.root(call.message.key) is not None
 
     def _is_kept(self, call: BackgroundCall) -> bool:
-        """Whether its result is kept, by the time at which it must have ended."""
+        """Whether its result is still kept, by the latest time at which it must have ended."""
         kept_until = call.deadline + self._settings.background_result_ttl
         return kept_until > self._transport.server_time()
 
@@ -222,7 +223,7 @@ class Background:
     async def result(self, handle: str, session: str | None, wait: float) -> ToolResult | None:
         """The final result of a background call; None while it runs.
 
-        Raises KeyError for a handle that is unknown, expired or another session's.
+        Raises KeyError for a handle that is unknown, expired or of another session.
         """
         found = await self._find(handle, session)
         if found is None:
@@ -257,7 +258,7 @@ class Background:
         )
 
     async def page(self, handle: Any, session: str | None, number: int) -> dict[str, Any] | None:
-        """One page of a whole output, counted from 1; None for a handle that is not one.
+        """One page of a full output, counted from 1; None for an invalid handle.
 
         Raises `NoSuchPage`.
         """
@@ -286,7 +287,7 @@ class Background:
         return await self._results.page(found, session)
 
     async def _list(self, session: str | None) -> Outcome:
-        """What the model is shown: the calls of a session alone, and not too many."""
+        """The list for a model: only the calls of its session, limited in number."""
         if session is None:
             return Outcome(ok=True, data=[], note=feedback.tasks_of_no_session(self._wording))
         handed, older = await self._handed_out(session, LISTED_AT_MOST)
@@ -294,7 +295,9 @@ class Background:
         return Outcome(ok=True, data=self._shown(handed), note=note)
 
     async def listed(self, session: str | None) -> list[dict[str, Any]]:
-        """The session's background calls, the newest last; without one, this dispatcher's own."""
+        """The session's background calls, the newest last; without a session, this dispatcher's
+        own.
+        """
         handed, _ = await self._handed_out(session)
         return self._shown(handed)
 
@@ -313,10 +316,11 @@ class Background:
     async def _handed_out(
         self, session: str | None, newest: int | None = None
     ) -> tuple[list[tuple[BackgroundCall, str | None]], int]:
-        """Background calls, the newest last, each with the state of its record; how many are older.
+        """Background calls with their record states, the newest last; and how many older ones
+        exist.
 
-        Without a session only those that this dispatcher handed out: whoever has a handle may use
-        it, but is told of no other.
+        Without a session, only those handed out here: a handle may be used by anyone who has it,
+        but no other is disclosed.
         """
         transport, older = self._transport, 0
         own = [call for call in self._own.values() if call.session == session]
@@ -324,7 +328,7 @@ class Background:
             calls = [call for call in own if self._is_kept(call)]
         else:
             bodies, older = await transport.handles(self._owner(session), newest)
-            tenant = self._settings.tenant  # the list itself nobody signed
+            tenant = self._settings.tenant  # the list itself is not signed
             calls = [
                 call
                 for call in map(self._read, bodies)
@@ -339,7 +343,7 @@ class Background:
         return list(zip(calls, await self._recorded(calls), strict=True)), older
 
     async def _recorded(self, calls: Sequence[BackgroundCall]) -> list[str | None]:
-        """The state of each call, by the record of its last try; `ok` for one that succeeded."""
+        """The state of each call, by the record of its last retry; `ok` if it succeeded."""
         keys = [
             [retry_key(root_of(c.message.key), n) for n in range(c.message.retries + 1)]
             for c in calls
@@ -363,22 +367,22 @@ class Background:
 
     def _state(self, call: BackgroundCall, recorded: str | None) -> str:
         pending = self._in_flight.root(call.message.key)
-        if pending is not None:  # it may be in a retry, whose record is another
+        if pending is not None:  # it may be in a retry, which has another record
             return State.RUNNING.value if pending.retries else pending.state.value
         if recorded is None and call.approval and call.deadline > self._transport.server_time():
-            return State.WAITING.value  # whoever waits for it notes it once more
+            return State.WAITING.value  # its dispatcher writes the record again
         if recorded is None and self._may_be_unsent(call):
             return State.PENDING.value
         return State.COMPLETED.value if recorded == "ok" else _STATES.get(recorded, "EXPIRED")
 
     def _may_be_unsent(self, call: BackgroundCall) -> bool:
-        """Whether a call without a record may wait at its dispatcher, as for a rate limit."""
+        """Whether a call without a record may wait at its dispatcher, as at a rate limit."""
         return call.started_at + self._settings.queue_timeout > self._transport.server_time()
 
     async def completed(self, session: str | None) -> AsyncIterator[str]:
-        """The handles of a session's background calls as they end, until closed.
+        """Yield the handles of a session's background calls as they end, until closed.
 
-        Those that another dispatcher handed out are adopted: it may be dead.
+        Calls that another dispatcher handed out are adopted, as that dispatcher may be dead.
         """
         inbox = self._completed.follow(session)
         try:
@@ -408,7 +412,7 @@ class Background:
         return answer | {"state": State.FAILED.value, **result.payload()}
 
     async def _cancel(self, found: BackgroundCall, by: str) -> Pending:
-        """The call, which is open only if the server did not confirm that it is cancelled."""
+        """Cancel the call; it is still open only if the server did not confirm that."""
         pending = await self._pending(found, is_wanted=False)
         if pending.is_open:
             self._audit(found, by)
@@ -444,7 +448,9 @@ class Background:
             pending.latches.append(notice)
 
     async def _find(self, handle: Any, session: str | None) -> BackgroundCall | None:
-        """One answer for unknown, expired and foreign handles: nobody learns which."""
+        """Find a handle; unknown, expired and foreign ones get the same answer, to disclose
+        nothing.
+        """
         if not _is_handle(handle):
             return None
         call = self._own.get(handle)
@@ -473,12 +479,12 @@ _STATES: Mapping[str | None, str] = {
     "approved": State.PENDING.value,
     "open": State.QUEUED.value,
     "claimed": State.RUNNING.value,
-    "settled": State.FAILED.value,  # of one that succeeded the outcome says so
+    "settled": State.FAILED.value,  # if the call succeeded, its outcome says so
 }
 
 
 def _state_of(pending: Pending, handle: str) -> dict[str, Any]:
-    """What is said of a call that has not ended."""
+    """The state of a call that has not ended."""
     return {"handle": handle, "state": pending.state.value}
 
 

@@ -1,4 +1,4 @@
-"""Makes the result of a call that was answered, in the language of its dispatcher."""
+"""Makes the result of an answered call, in the language of its dispatcher."""
 
 import time
 
@@ -17,7 +17,7 @@ log = logs.logger("dispatch")
 
 
 class Classifier:
-    """See `turns.Classify`."""
+    """Implements `turns.Classify`."""
 
     def __init__(self, wording: Wording, acceptance: Acceptance, *, with_texts: bool) -> None:
         self._wording = wording
@@ -32,7 +32,7 @@ class Classifier:
         alone: Alone | None = None,
         shared: TurnContext | None = None,
     ) -> ToolResult:
-        """See `turns.Classify`."""
+        """The result of a call; see `turns.Classify`."""
         note = feedback.unseen_end(unseen, self._wording) if unseen is not None else None
         if pending.shared_as:
             equal = feedback.shared(pending.shared_as, pending.age, self._wording)

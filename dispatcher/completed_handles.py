@@ -1,4 +1,4 @@
-"""Handles of background calls that have ended, for the hosts of their sessions."""
+"""Handles of ended background calls, for the hosts of their sessions."""
 
 import asyncio
 from collections import OrderedDict
@@ -16,19 +16,21 @@ class CompletedHandles:
         self._followed: dict[str | None, asyncio.Queue[str]] = {}
 
     def close(self) -> None:
-        """An empty handle ends the stream of each who follows."""
+        """End every stream, by an empty handle."""
         for session in self._followed:
             self.add("", session)
 
     def follow(self, session: str | None) -> "asyncio.Queue[str]":
-        """Where the session's handles come; the oldest are dropped where nobody takes them."""
+        """The queue of the session's handles; the oldest are dropped if the host does not take
+        them.
+        """
         inbox = self._inbox(session)
         self._inboxes.pop(session, None)
         self._followed[session] = inbox
         return inbox
 
     def unfollow(self, session: str | None) -> None:
-        """Nobody takes them for now."""
+        """Note that no host takes them for now."""
         inbox = self._followed.pop(session, None)
         if inbox is not None:
             self._inboxes[session] = inbox
@@ -37,13 +39,13 @@ class CompletedHandles:
         if session in self._followed:
             return self._followed[session]
         inbox = self._inboxes.pop(session, None) or asyncio.Queue(_COMPLETED_KEPT)
-        self._inboxes[session] = inbox  # now the last to be forgotten
+        self._inboxes[session] = inbox  # now the last to be dropped
         if len(self._inboxes) > _SESSIONS_KEPT:
             self._inboxes.popitem(last=False)
         return inbox
 
     def add(self, handle: str, session: str | None) -> None:
-        """A call has ended."""
+        """Add the handle of a call that has ended."""
         inbox = self._inbox(session)
         if inbox.full():
             inbox.get_nowait()
@@ -52,12 +54,12 @@ class CompletedHandles:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Puts a finished call's handle where its session's host waits for it."""
+    """Adds a call's handle to its session's queue when the call ends."""
 
     handle: str
     session: str | None
     completed: CompletedHandles
 
     def release(self) -> None:
-        """The call was answered."""
+        """Note that the call was answered."""
         self.completed.add(self.handle, self.session)

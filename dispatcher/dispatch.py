@@ -1,4 +1,4 @@
-"""The road of a call: parse, validate, order, queue, wait, classify. The rest hangs beside it."""
+"""The dispatcher: parses, validates, orders, queues, awaits and classifies calls."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -34,9 +34,9 @@ class Dispatcher(Handles):
     """Runs the tool calls of model responses: every call gets exactly one classified result.
 
     Use it as `async with Dispatcher.connect(url) as dispatcher`. One dispatcher serves any number
-    of concurrent `dispatch` calls on one event loop. Its methods raise RuntimeError where it is not
-    entered, is closed, or belongs to another event loop or to the process before a fork; what only
-    looks (`tools`, `specs`, `refused`, `check`, `in_flight`) may be called from any thread.
+    of concurrent `dispatch` calls on one event loop. Its methods raise RuntimeError if it is not
+    entered, is closed, or belongs to another event loop or to the process before a fork; read-only
+    methods (`tools`, `specs`, `refused`, `check`, `in_flight`) may be called from any thread.
     """
 
     def __init__(
@@ -91,10 +91,10 @@ class Dispatcher(Handles):
     ) -> Self:
         """A dispatcher for workers on a Redis or Valkey server.
 
-        The URL comes from `TOOLPOOL_REDIS_URL` where it is not given. `only` is an allow-list of
-        names; `catalog` a file that `toolpool tools export` wrote, in place of the live one;
-        `hooks` decide about calls and results; `observers` are told what happens to calls,
-        `record` names the session record. Raises `Misconfigured` here and on entering.
+        `redis_url` defaults to `TOOLPOOL_REDIS_URL`. `only` is an allow-list of tool names;
+        `catalog` a file written by `toolpool tools export`, used instead of the live catalog;
+        `hooks` decide about calls and results; `observers` follow the calls; `record` names the
+        session record. Raises `Misconfigured` here and on entering.
         """
         settings = settings or Settings()
         given = {"redis_url": redis_url, "broker_url": broker_url}
@@ -146,10 +146,10 @@ class Dispatcher(Handles):
         self._parts.policy.look(offer.spec for offer in offers)
 
     async def close(self) -> None:
-        """Cancel what is still running and let go of every connection. Idempotent.
+        """Cancel running calls and close every connection. Idempotent.
 
-        Nothing happens in a process that was forked: what there is belongs to the other one. Raises
-        RuntimeError on another event loop than its own.
+        Does nothing in a forked process: the connections belong to its parent. Raises RuntimeError
+        on another event loop than its own.
         """
         if self._lifetime.close():
             self._closed = asyncio.ensure_future(self._stop())
@@ -181,19 +181,19 @@ class Dispatcher(Handles):
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """Why a published tool is not offered, by its name: its schema cannot be used."""
+        """Why each published tool with an unusable schema is not offered, by name."""
         self._lifetime.require_open()
         return MappingProxyType(self._parts.catalog.refused)
 
     def tools(self, format: str = "anthropic", *, only: Collection[str] | None = None) -> list[Any]:
-        """What to offer the model, in a provider's form; plain dicts, which the SDKs' types take.
+        """The tools to offer the model, in a provider's form: plain dicts that fit the SDKs' types.
 
         `format` is `anthropic`, `openai_chat` (or `openai`), `openai_responses`, `openai_realtime`,
         `openai_agents`, `anthropic_agents`, `gemini`, `gemini_interactions`, `gemini_live`,
-        `bedrock`, `cohere`, `ollama`, `langchain`, `mcp` or `bare`. The pool's own `task_result`,
-        `task_cancel` and `task_list` are among them: any call may be answered with a handle. With
-        `only` they are offered if it names them, and no answer names one that is not. Raises
-        ValueError for another format.
+        `bedrock`, `cohere`, `ollama`, `langchain`, `mcp` or `bare`. The list includes the pool's
+        own `task_result`, `task_cancel` and `task_list`, as any call may be answered with a handle.
+        With `only` they are offered if it names them, and no answer refers to one that is not
+        offered. Raises ValueError for another format.
         """
         self._lifetime.require_open()
         module = FORMATS[named(format)]
@@ -203,20 +203,20 @@ class Dispatcher(Handles):
     def events(
         self, since: str | None = None, channels: Collection[str] = CHANNELS
     ) -> AsyncIterator[Event]:
-        """What happens to calls (`progress`), and what an operator watches (`monitor`).
+        """Yield the events of calls (`progress`) and those for operators (`monitor`).
 
-        Of the whole fleet where `TOOLPOOL_EVENTS` is on, else of this dispatcher. `since` is the
-        bookmark of the last event seen, or `0`: what is still kept since then comes first, and what
-        is not is told in an event of the kind `gap`. Ends when the dispatcher is closed. Raises
-        ValueError for what is no bookmark, and no channel.
+        They cover the whole fleet if `TOOLPOOL_EVENTS` is on, else this dispatcher. `since` is the
+        bookmark of the last event seen, or `0`: events still stored since then come first, and
+        missing ones are reported by an event of the kind `gap`. Ends when the dispatcher is closed.
+        Raises ValueError for an invalid bookmark or channel.
         """
         self._lifetime.require()
         return self._parts.watching.follow(since, channels)
 
     def in_flight(self, session: str | None = None) -> int:
-        """How many calls are open, of one session or of all."""
+        """The number of open calls, of one session or of all."""
         self._lifetime.require_open()
-        calls = list(self._in_flight.all_open())  # any thread may ask
+        calls = list(self._in_flight.all_open())  # called from any thread
         return sum(
             (session is None or p.message.session == session) and not p.is_run for p in calls
         )
@@ -229,12 +229,12 @@ class Dispatcher(Handles):
         by: str = "",
         reason: str = "",
     ) -> int:
-        """Cancel what this dispatcher has open of a session, or one call by its id.
+        """Cancel this dispatcher's open calls of a session, or one call by its id.
 
-        Ids repeat between sessions, so name both where there is one. Each `dispatch` they belong to
-        answers `aborted.cancelled`, saying whether the tool had started. Answers how many calls
+        Ids repeat between sessions, so name both if there is a session. The `dispatch` of each call
+        answers `aborted.cancelled`, saying whether the tool had started. Returns how many calls
         ended: a background call whose end the server does not confirm goes on for now. `by` and
-        `reason` are for the audit. Raises ValueError where neither session nor call is given.
+        `reason` are for the audit. Raises ValueError if neither session nor call is given.
         """
         self._require(session)
         if session is None and call_id is None:
@@ -255,7 +255,8 @@ class Dispatcher(Handles):
         reason: str,
         by: str = "",
     ) -> None:
-        """Switch a tool off for the whole fleet, or only where `argument` has this `value`.
+        """Switch a tool off for the whole fleet, or only for calls whose `argument` has this
+        `value`.
 
         With `tenant` only for calls of that tenant. No worker starts such a call from now on; calls
         are answered `aborted.denied` with `reason`, which the model reads. Calls that already run
@@ -281,7 +282,7 @@ class Dispatcher(Handles):
         tenant: str | None = None,
         by: str = "",
     ) -> None:
-        """Take a `deny` with the same tool, argument, value and tenant back."""
+        """Undo a `deny` with the same tool, argument, value and tenant."""
         self._lifetime.require()
         turn = self._in_flight.available.turn_switch
         with connection.mapped_errors("allow"):
@@ -290,7 +291,7 @@ class Dispatcher(Handles):
     def check(
         self, response: Any, *, only: Collection[str] | None = None
     ) -> list[ToolResult | None]:
-        """What would happen to each call: its rejection, or None where it would be queued.
+        """Validate each call: its rejection, or None if it would be queued.
 
         Raises `UnreadableResponse` for a response without calls to check.
         """
@@ -308,9 +309,9 @@ class Dispatcher(Handles):
         only: Collection[str] | None = None,
         context: Mapping[str, Any] | None = None,
     ) -> list[Preview]:
-        """What would become of each call by the policy, the kill switches and the tools' circuits.
+        """Preview each call by the policy, the kill switches and the tools' circuits.
 
-        Nothing runs, and nobody is asked.
+        Runs nothing and requests no approval.
 
         Raises as `check` and `dispatch` do.
         """
@@ -334,20 +335,20 @@ class Dispatcher(Handles):
         format: str | None = None,
         again: bool = False,
     ) -> TurnResult:
-        """Run every tool call of a model response; one result a call, in order.
+        """Run every tool call of a model response; one result per call, in order.
 
-        `response` is any provider's response (an SDK object, plain data or JSON), or a list of
-        bare calls `{"id", "name", "input"}`. `session` names the conversation: with it, and the
-        response's id or `turn`, the same call asked again attaches to its record and is never run
-        twice. `only` narrows the allow-list, `context` is handed to the tools and shown to
-        nobody, `timeout` (seconds) replaces the tools' own. A call that runs longer than `wait`
-        seconds goes on in the background and answers with a handle. `again` says that the
-        turn may have been dispatched before, by a host that is no more: a call that may not run
-        twice and has no record is then answered `executed: unknown`, and not run. Never raises for
-        what a model or a tool does; cancelling it cancels its calls. Raises ValueError for times
-        that are none, for a `session` or `turn` that is empty, longer than 256 characters or no
-        Unicode, for an `only` of no names, and for a `context` that is not JSON or larger than
-        one call's arguments may be.
+        `response` is any provider's response (an SDK object, plain data or JSON), or a list of bare
+        calls `{"id", "name", "input"}`. `session` names the conversation: with it, and the
+        response's id or `turn`, a repeated call attaches to its record and is never run twice.
+        `only` narrows the allow-list, `context` is passed to the tools and is not shown to the
+        model, `timeout` (seconds) replaces the tools' own. A call that runs longer than `wait`
+        seconds goes on in the background and answers with a handle. `again` says that a host that
+        has gone may have dispatched the turn before: a call that may not run twice and has no
+        record is then answered `executed: unknown`, and not run. Never raises for what a model or a
+        tool does; cancelling it cancels its calls. Raises ValueError for an invalid time; for a
+        `session` or `turn` that is empty, longer than 256 characters or not Unicode; for an empty
+        `only`; and for a `context` that is not JSON or exceeds the size limit of one call's
+        arguments.
         """
         self._require(session)
         require_name("turn", turn)
@@ -384,14 +385,14 @@ class Dispatcher(Handles):
         wait: float | None = None,
         format: str | None = None,
     ) -> list[Any]:
-        """A conversation whose last calls have no answers, with every call answered once.
+        """Return a conversation with every unanswered call of it answered.
 
-        For a host that starts again after a crash: `messages` is the history as the provider's API
-        takes it, and what comes back is that history with the answers where they belong. A call
-        that was dispatched in this `session` is asked for again, and is not run twice; one that
-        nothing is known of is run only where that does no harm, and is else answered
-        `executed: unknown`. The rest is as in `dispatch`. Raises ValueError as `dispatch` does, and
-        for a `format` whose provider keeps the history itself.
+        For a host that restarts after a crash: `messages` is the history as the provider's API
+        takes it; the return value is that history with the answers in place. A call that was
+        dispatched in this `session` is looked up and not run twice; one without a record is run
+        only if that is safe, and is else answered `executed: unknown`. The other parameters are
+        those of `dispatch`. Raises ValueError as `dispatch` does, and for a `format` whose provider
+        stores the history itself.
         """
         self._require(session)
         shared = self._pipeline.shared(

@@ -1,7 +1,7 @@
-"""What happens to calls, for whoever follows it: a side road, never in the way.
+"""Events of calls, for followers; publishing them never delays a call.
 
-Two channels: `progress` is the life of each call, `monitor` what an operator watches. A moment is
-published as one note; readers make the events of it, so that they cost the road little.
+Two channels: `progress` is the life of each call, `monitor` is for operators. A moment is published
+as one note, which readers expand into events, so that publishing stays cheap.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -33,21 +33,22 @@ Kind = Literal[
 ]
 State = Literal["RUNNING", "COMPLETED", "FAILED"]
 _WITHOUT_EXECUTED = 2
-"""How many events a failed call makes whose tool was not run for it."""
+"""How many events a failed call makes whose tool did not run for it."""
 _SEVERE = frozenset({ErrorType.RUNTIME, ErrorType.EXCEPTION})
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event. `at` is Unix time in milliseconds, `source` the dispatcher that tells it.
+    """One event. `at` is Unix time in milliseconds, `source` the dispatcher that published it.
 
-    Those of a call have its snapshot: `call_id`, `tool`, `session`, `turn`, `attempt`, `retry` and,
-    on the channel `progress`, its `state`. `detail` is of the kind: progress, or the error. Of the
-    channel `monitor` are `error`, with `phase`, `severity` and `message`; `tool_executed`;
-    `monitor:loop`, a call that the loop guard caught; `monitor:rejections`, a tool whose calls are
-    rejected too often; `monitor:circuit`, a tool that is left alone, tried again or well again; and
-    `monitor:switch`, a kill switch turned; `monitor:audit`, what a person, a rule, a hook or a host
-    decided, with `what`, `by` and `reason`; `monitor:hook`, a hook, policy rule or webhook
-    that failed, with `hook` and `why`. A `gap` is on both: what a follower missed.
+    Events of a call have its snapshot: `call_id`, `tool`, `session`, `turn`, `attempt`, `retry`
+    and, on the channel `progress`, its `state`. `detail` depends on the kind: progress, or the
+    error. The channel `monitor` has `error`, with `phase`, `severity` and `message`;
+    `tool_executed`; `monitor:loop`, a call that the loop guard caught; `monitor:rejections`, a tool
+    with a high rejection rate; `monitor:circuit`, a tool whose circuit opened, half-opened or
+    closed; `monitor:switch`, a kill switch that changed; `monitor:audit`, a decision of a person, a
+    rule, a hook or a host, with `what`, `by` and `reason`; `monitor:hook`, a hook, policy rule or
+    webhook that failed, with `hook` and `why`. A `gap` is on both: the events that a follower
+    missed.
     """
 
     bookmark: str
@@ -74,9 +75,10 @@ def events_of_error(executed: Executed) -> int:
 
 
 def events_of(note: Note, last: Position, source: str, *, after: Position) -> Iterator[Event]:
-    """The events that a note stands for, as far as they come after a place.
+    """The events of a note that come after a place.
 
-    `last` is the place of its last one. A note of a later version is told as far as it is known.
+    `last` is the place of the note's last event. Unknown parts of a note of a later version are
+    left out.
     """
     if last <= after:
         return
@@ -111,7 +113,7 @@ def _told(note: Note) -> Iterator[_Told]:
 
 
 def _told_last(note: Note, events: int) -> Iterable[_Told]:
-    """All but the start that an end tells as well."""
+    """The events without the start, if the end also reports it."""
     if note.kind == "start":
         return [("tool:start", "progress", {"state": "RUNNING", "detail": note.detail})]
     if note.kind == "progress":
@@ -130,10 +132,10 @@ def _told_last(note: Note, events: int) -> Iterable[_Told]:
 
 
 def _told_of_error(note: Note, detail: dict[str, Any], events: int) -> Iterator[_Told]:
-    """A failed call: its snapshot always says FAILED, and of a cancelled one that it was that."""
+    """The events of a failed call. The state is FAILED; `detail` marks a cancelled one."""
     try:
         code, executed = Code(str(detail.get("code"))), Executed(str(detail.get("executed")))
-    except ValueError:  # of a later version
+    except ValueError:  # from a later version
         code, executed = Code.INTERNAL, Executed.UNKNOWN
     retryable, told = bool(detail.get("retryable")), dict(detail)
     told |= {"errorType": code.error_type.value, "message": _MESSAGES[code]}
@@ -156,13 +158,16 @@ def _told_of_error(note: Note, detail: dict[str, Any], events: int) -> Iterator[
 
 
 def gap(after: Position, until: Position, at: int, why: str, missing: int | None) -> Event:
-    """What a follower missed: events after one place, up to another; None where nobody can say."""
+    """The event for missed events between two places; `missing` is None if unknown."""
     detail = {"missing": missing, "why": why, "after": after.bookmark, "until": until.bookmark}
     return Event(bookmark=until.bookmark, kind="gap", at=at, detail=detail)
 
 
 def require_channels(channels: Any) -> frozenset[Channel]:
-    """The channels a follower wants. Raises ValueError for what is no collection of them."""
+    """The channels that a follower wants.
+
+    Raises ValueError unless it is a collection of channels.
+    """
     named = ", ".join(CHANNELS)
     if isinstance(channels, str) or not isinstance(channels, Collection) or not channels:
         raise ValueError(f"channels must be a collection of some of {named}")
@@ -194,4 +199,4 @@ _MESSAGES = {
     Code.CIRCUIT_OPEN: "its tool keeps failing, and is left alone for a while",
     Code.INTERNAL: "the pool itself failed",
 }
-"""Of each code, in words that hold nothing of the call."""
+"""The message of each code, which contains nothing of the call."""

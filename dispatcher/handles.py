@@ -1,4 +1,4 @@
-"""What a host may ask about background calls and whole outputs, by their handles."""
+"""The dispatcher's methods for background calls and full outputs, by their handles."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,7 +11,7 @@ from toolpool.dispatcher.turn_context import page_number, patience, require_name
 
 
 class Handles:
-    """A part of `Dispatcher`."""
+    """The part of `Dispatcher` that serves handles."""
 
     _background: Background
     _lifetime: Lifetime
@@ -19,7 +19,7 @@ class Handles:
     async def task_result(
         self, handle: str, *, session: str | None = None, wait: float = 0.0
     ) -> ToolResult | None:
-        """The final result of a background call, waited for `wait` seconds; None while it runs.
+        """The final result of a background call, after up to `wait` seconds; None while it runs.
 
         Raises KeyError if the handle is unknown, expired, or another session's, ValueError if
         `wait` is not a number of seconds, and `ServerUnavailable` if Redis does not answer.
@@ -48,7 +48,7 @@ class Handles:
     async def output(
         self, handle: str, *, session: str | None = None, page: int = 1
     ) -> dict[str, Any]:
-        """A page of a whole output: `page`, `pages`, `text`.
+        """A page of a full output: `page`, `pages`, `text`.
 
         Raises KeyError and `ServerUnavailable` as `task_result` does, and ValueError if there is
         no such page.
@@ -61,7 +61,7 @@ class Handles:
         return found
 
     def completed(self, *, session: str | None = None) -> AsyncIterator[str]:
-        """The handles of a session's background calls as they end, for a host to push on.
+        """Yield the handles of a session's background calls as they end.
 
         The stream ends when the dispatcher is closed. It raises `ServerUnavailable` if Redis does
         not answer when it begins.
@@ -70,6 +70,6 @@ class Handles:
         return self._background.completed(session)
 
     def _require(self, session: str | None) -> None:
-        """Raises RuntimeError where it cannot be used, and ValueError for no name of a session."""
+        """Raises RuntimeError if the dispatcher is not open, ValueError for a bad session."""
         self._lifetime.require()
         require_name("session", session)

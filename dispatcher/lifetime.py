@@ -1,6 +1,6 @@
-"""When and where a dispatcher may be used: entered, not closed, in its process, on its event loop.
+"""Checks that a dispatcher is used while open, in its process and on its event loop.
 
-Anything else would wait for answers that nobody can bring.
+Any other use would wait for replies that cannot arrive.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from enum import Enum
 
 _forks = 0
-"""How often this process was forked from another one that had imported this module."""
+"""How often this process was forked from one that had imported this module."""
 
 ENTER = "use it inside `async with Dispatcher.connect(…) as dispatcher:`"
 MAKE_ANOTHER = "make another, and use it inside its `async with` block"
@@ -34,9 +34,9 @@ class _Stage(Enum):
 
 
 class Lifetime:
-    """The stages of one dispatcher. What is asked of it at the wrong time or place raises at once.
+    """The lifetime of one dispatcher. Use at the wrong time or place raises at once.
 
-    Counting forks instead of asking for the process id keeps the check free of system calls.
+    Counting forks instead of comparing process ids keeps the check free of system calls.
     """
 
     def __init__(self) -> None:
@@ -51,11 +51,11 @@ class Lifetime:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this process is a fork of the one that it was made in."""
+        """Whether this process is a fork of the one that created it."""
         return self._forks != _forks
 
     def enter(self) -> None:
-        """It is being entered, on the running loop. Raises RuntimeError for a second time."""
+        """Begin entering, on the running loop. Raises RuntimeError the second time."""
         if self.is_forked or self.is_closed:
             raise RuntimeError(self._what_is_wrong())
         if self._stage is not _Stage.NEW:
@@ -67,13 +67,13 @@ class Lifetime:
         self._stage = _Stage.ENTERING
 
     def open(self) -> None:
-        """It can be used from now on. Raises RuntimeError if it was closed meanwhile."""
+        """Mark it open. Raises RuntimeError if it was closed meanwhile."""
         if self.is_closed:
             raise RuntimeError(self._what_is_wrong())
         self._stage = _Stage.OPEN
 
     def close(self) -> bool:
-        """It cannot be used any more; False where it could not before either.
+        """Mark it closed; return False if it was not open.
 
         Raises RuntimeError on another event loop than the one it was entered on.
         """
@@ -85,7 +85,7 @@ class Lifetime:
         return True
 
     def require(self) -> None:
-        """Raises RuntimeError unless it is open, and asked on its own event loop."""
+        """Raises RuntimeError unless it is open and this is its event loop."""
         if (
             self._stage is not _Stage.OPEN
             or self._forks != _forks
@@ -94,7 +94,7 @@ class Lifetime:
             raise RuntimeError(self._what_is_wrong())
 
     def require_open(self) -> None:
-        """Raises RuntimeError unless it is open: for what any thread may look at."""
+        """Raises RuntimeError unless it is open, on any thread."""
         if self._stage is not _Stage.OPEN or self._forks != _forks or self._loop_has_ended():
             raise RuntimeError(self._what_is_wrong())
 
@@ -130,7 +130,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 async def in_a_thread(work: Callable[[], None]) -> None:
-    """Do what blocks beside the loop, or on it where a program that ends starts no more threads."""
+    """Run blocking work in a thread, or directly if the interpreter is shutting down."""
     try:
         await asyncio.to_thread(work)
     except RuntimeError:

@@ -1,6 +1,7 @@
-"""The dispatcher's seam for observers: the moments of a call's life, and the facts of each.
+"""The dispatcher's interface for observers: the moments of a call's life, and the facts of each.
 
-`toolpool.contract.observer_dispatch` says how they are told. Facts hold no argument and no result.
+`toolpool.contract.observer_dispatch` says how they are delivered. Facts contain no argument and no
+result.
 """
 
 import time
@@ -26,10 +27,10 @@ from toolpool.contract.telemetry.trace_headers import merged
 
 
 class CallFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Which call it is. `retry` counts the pool's own retries of it, from 0.
+    """The identity of a call. `retry` counts the pool's own retries of it, from 0.
 
-    `retries_left` is how many more it may make. `bytes` are those of its arguments. `provider` is
-    the form of the response that it came in, `trace` the headers of the trace that it belongs to.
+    `retries_left` is how many more are allowed. `bytes` is the size of its arguments. `provider` is
+    the form of the response that it came in, `trace` the headers of its trace.
     """
 
     call_id: str
@@ -49,8 +50,8 @@ class CallFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Rejected(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A call that was answered without being queued, and what the model did wrong.
 
-    `is_known`: there is a tool of this name, so that no model made it up. `kinds` are those of the
-    problems with its arguments: mostly keywords of JSON Schema.
+    `is_known`: a tool of this name exists. `kinds` are the kinds of problems with its arguments:
+    mostly keywords of JSON Schema.
     """
 
     call_id: str
@@ -64,7 +65,7 @@ class Rejected(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Progressed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How far a tool says it is."""
+    """The progress that a tool reports."""
 
     done: float
     total: float | None
@@ -72,13 +73,13 @@ class Progressed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How a call was answered: `code` is None where it went well; `seconds` from its acceptance.
+    """The end of a call: `code` is None if it succeeded; `seconds` count from its acceptance.
 
-    `at` is Unix time; observers may be told a little later. `run_seconds` is how long its tool
-    ran, as its worker says; `queued_seconds` is when its message was in the queue, 0 where it never
-    was. `is_first`: no other dispatcher is told of it as well, having asked for the same call
-    before. `kinds` are those of the problems that a worker found with its arguments. `is_reported`:
-    the set-up of its worker is at fault, and the worker has told its own observers so. `shared`:
+    `at` is Unix time; observers may be notified a little later. `run_seconds` is how long its tool
+    ran, as its worker reports; `queued_seconds` is when its message was in the queue, 0 if it never
+    was. `is_first`: no other dispatcher reports this end, from an earlier request for the same
+    call. `kinds` are the kinds of problems that a worker found with its arguments. `is_reported`:
+    the set-up of its worker is at fault, and the worker has notified its own observers. `shared`:
     the result is that of an equal call's run, which it `joined`, or whose result was `cached`.
     """
 
@@ -97,12 +98,12 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_by_worker(self) -> bool:
-        """Whether a worker answered it, and has told its own observers the same."""
+        """Whether a worker answered it, and has reported the same to its own observers."""
         return bool(self.worker) and self.code is not Code.WORKER_LOST
 
 
 class Loop(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A call that was caught: how often it failed, or that it takes turns with another."""
+    """A call that the loop guard caught: it failed often, or alternates with another."""
 
     session: str
     tool: str
@@ -113,9 +114,9 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """More of a tool's last calls were rejected than should be: its schema may be at fault.
+    """Too many of a tool's last calls were rejected: its schema may be at fault.
 
-    `field` is the one that most of them are about, `rate` the share of the last calls.
+    `field` has the most rejections, `rate` is the share of the last calls.
     """
 
     tool: str
@@ -124,7 +125,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Turned(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A kill switch: a tool, or a tool with some value of an argument, is denied or no more."""
+    """A kill switch that denies a tool, or an argument value of it, or no longer does."""
 
     tool: str
     argument: str | None
@@ -132,11 +133,12 @@ class Turned(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What somebody decided: a person, a rule, a hook or a host.
+    """A decision of a person, a rule, a hook or a host.
 
-    `what` is `denied`, `rewritten`, `asked`, `approved`, `expired`, `withheld`,
-    `cancelled`, `switched_off` or `switched_on`; `by` says who. `approval` is the id of one,
-    `call_id` empty for what is of no single call. No argument and no result is in it.
+    `what` is `denied`, `rewritten`, `asked`, `approved`, `expired`, `withheld`, `cancelled`,
+    `switched_off` or `switched_on`; `by` names the decider. `approval` is an approval's id;
+    `call_id` is empty if the decision concerns no single call. It contains no argument and no
+    result.
     """
 
     what: str
@@ -149,10 +151,10 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class HookFailure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A hook, policy rule or webhook that failed, and the call it was asked about.
+    """A hook, policy rule or webhook that failed, and the call it was called for.
 
     `hook` is the hook's name in `Hooks`, or `rule`, or `webhook`. `why` is the class of an
-    exception, a timeout, or what is wrong with the answer; it holds no value. `faults` are the
+    exception, a timeout, or the fault of the answer; it contains no value. `faults` are the
     exceptions that it raised.
     """
 
@@ -164,13 +166,13 @@ class HookFailure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Pulse(msgspec.Struct, frozen=True, kw_only=True):
-    """How a dispatcher stands; told about four times a second, while its event loop turns.
+    """The state of a dispatcher, about four times a second while its event loop runs.
 
-    `lag` is how many seconds the loop came too late to it. `waiting` calls were accepted, and are
-    to be started by a worker; `oldest_waiting` is the age in seconds of the oldest of them that no
-    limit of its tool or session holds back. `waiting_approvals` calls wait for a person, the oldest
-    for `oldest_approval` seconds. `in_flight` calls have no answer yet. `dropped`
-    counts the moments that observers were too slow for.
+    `lag` is how many seconds late the loop was. `waiting` calls were accepted and wait for a
+    worker; `oldest_waiting` is the age in seconds of the oldest of them that no limit of its tool
+    or session holds back. `waiting_approvals` calls wait for a person, the oldest for
+    `oldest_approval` seconds. `in_flight` calls have no answer yet. `dropped` counts the moments
+    that observers were too slow for.
     """
 
     lag: float
@@ -183,39 +185,42 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tracing(Listening):
-    """What can say which trace a call belongs to."""
+    """An observer that knows which trace a call belongs to."""
 
     def trace(self, call: CallFacts) -> Mapping[str, str] | None:
-        """Headers that tell the call's worker which trace it belongs to, as `traceparent` does.
+        """Headers that tell the call's worker its trace, such as `traceparent`.
 
-        Asked once, as the call is accepted, in the context of whoever dispatched it and on the
-        event loop: it must be quick.
+        Called once, when the call is accepted, in the caller's context and on the event loop: it
+        must be quick.
         """
 
 
 class Observer(Tracing):
-    """To be derived from: each method is a moment. What is not overridden costs nothing."""
+    """The base class for observers: each method is a moment.
+
+    A method that is not overridden is free.
+    """
 
     def accepted(self, call: CallFacts) -> None:
         """A call is valid and allowed, and waits to be sent."""
 
     def rejected(self, rejected: Rejected) -> None:
-        """A call was answered at once: the model has to mend it."""
+        """A call was answered at once: the model has to correct it."""
 
     def queued(self, call: CallFacts) -> None:
         """Its message is in the queue."""
 
     def sent(self, queue: str, calls: int) -> None:
-        """A message with so many calls is in a queue."""
+        """A message with this many calls is in a queue."""
 
     def requeued(self, call: CallFacts) -> None:
-        """It was sent once more: its worker or its message was lost, or it was given back."""
+        """It was sent again: its worker or its message was lost, or it was given back."""
 
     def started(self, call: CallFacts, worker: str) -> None:
         """A worker runs it."""
 
     def progressed(self, call: CallFacts, progressed: Progressed) -> None:
-        """Its tool says how far it is."""
+        """Its tool reports progress."""
 
     def released(self, call: CallFacts) -> None:
         """A worker gave it back, to be run by another."""
@@ -230,19 +235,19 @@ class Observer(Tracing):
         """It has its result."""
 
     def late(self, key: str, worker: str) -> None:
-        """A worker's outcome came for a call that had been answered before."""
+        """A worker's outcome arrived for a call that had been answered before."""
 
     def looped(self, loop: Loop) -> None:
-        """The loop guard caught a call, whatever becomes of it."""
+        """The loop guard caught a call, whether or not it is run."""
 
     def circuit(self, tool: str, state: str) -> None:
         """A tool's circuit is `open`, `half_open` or `closed`."""
 
     def switched(self, turned: Turned) -> None:
-        """A kill switch was turned."""
+        """A kill switch was changed."""
 
     def audited(self, audit: Audit) -> None:
-        """Somebody decided about calls."""
+        """A decision about calls was made."""
 
     def hook_failed(self, failure: HookFailure) -> None:
         """A hook, policy rule or webhook failed; most of them deny the call."""
@@ -257,20 +262,20 @@ class Observer(Tracing):
         """A worker has ended, leaves for good, or has lost its lease."""
 
     def pulse(self, pulse: Pulse) -> None:
-        """Its event loop turns."""
+        """The dispatcher's event loop runs."""
 
 
 class Observed(Protocol):
-    """Whatever knows which call it is."""
+    """An object that identifies a call."""
 
     @property
     def facts(self) -> CallFacts:
-        """Made only for somebody who listens."""
+        """The facts, built only if an observer listens."""
         ...
 
 
 class Observers(Tellers):
-    """Whoever listens to one dispatcher."""
+    """The observers of one dispatcher."""
 
     def __init__(self, hosts: Sequence[Observer] = (), *, with_texts: bool = False) -> None:
         super().__init__(Observer, hosts, together=moments(Observer))
@@ -280,13 +285,13 @@ class Observers(Tellers):
         self._failed: defaultdict[tuple[str, str], int] = defaultdict(int)
 
     def take_ended(self) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
-        """Calls that ended since the last time, by tool; and the failed ones by tool and code."""
+        """The calls ended since the last time, by tool; and the failed ones, by tool and code."""
         ended = self._calls, self._failed
         self._calls, self._failed = defaultdict(int), defaultdict(int)
         return ended
 
     def start(self) -> None:
-        """See `Tellers.start`."""
+        """Start delivery; see `Tellers.start`."""
         super().start()
         self._tracers = [
             guarded(host.trace)
@@ -295,7 +300,7 @@ class Observers(Tellers):
         ]
 
     def trace(self, call: Observed) -> dict[str, str] | None:
-        """What the observers want a call's worker to be told; None where they want nothing."""
+        """The trace headers that observers add to a call; None for none."""
         if not self._tracers:
             return None
         facts = call.facts
@@ -306,7 +311,7 @@ class Observers(Tellers):
         return headers or None
 
     def call(self, moment: str, call: Observed, *more: Any) -> None:
-        """Tell a moment in the life of a call."""
+        """Report a moment in the life of a call."""
         if self._listeners[moment]:
             self.tell(moment, call.facts, *more)
 
@@ -321,7 +326,7 @@ class Observers(Tellers):
         reason: str = "",
         approval: str = "",
     ) -> None:
-        """Tell what somebody decided; see `Audit`."""
+        """Report a decision; see `Audit`."""
         if self.hear("audited"):
             told = Audit(
                 what=what,
@@ -343,7 +348,7 @@ class Observers(Tellers):
         tool: str = "",
         call_id: str = "",
     ) -> None:
-        """Tell that a hook failed; `error` is what it raised, if it did. See `HookFailure`."""
+        """Report that a hook failed; `error` is what it raised, if anything. See `HookFailure`."""
         failure = HookFailure(
             hook=hook,
             why=why,
@@ -362,7 +367,7 @@ class Observers(Tellers):
         *,
         is_known: bool,
     ) -> None:
-        """Tell of a call that was answered at once; `is_known`: there is such a tool."""
+        """Report a call that was answered at once; `is_known`: the tool exists."""
         name = result.name if is_known else "(unknown)"
         self._calls[name] += 1
         self._failed[name, str(result.code)] += 1
@@ -391,7 +396,7 @@ class Observers(Tellers):
         is_first: bool,
         shared: str,
     ) -> None:
-        """Tell how a call was answered; see `Ended`."""
+        """Report how a call was answered; see `Ended`."""
         tool = message.tool
         self._calls[tool] += 1
         if outcome.code is not None:

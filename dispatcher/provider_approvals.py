@@ -1,6 +1,6 @@
-"""What a provider asks before it runs a tool of its own: answered by the policy, or by a person.
+"""Answers a provider's request to approve its own tool, by the policy or by a person.
 
-Nothing is run here. Without a policy the answer is no: nobody here could have said yes.
+Nothing runs here. Without a policy the answer is no, as nothing could have approved it.
 """
 
 import asyncio
@@ -46,13 +46,13 @@ log = logs.logger("approvals")
 
 _EVERY_SECONDS = 0.25
 _END_SECONDS = 5.0
-"""How long the record is asked to end, and how long after it was decided a call may be answered."""
+"""How long to try to end the record, and how long after the decision a call may be answered."""
 _UNDECIDED = (ApprovalState.EXPIRED, ApprovalState.CANCELLED)
 _AWAY = (ServerUnavailable, RedisError, OSError, TimeoutError)
 
 
 class _Answer(NamedTuple):
-    """What the record says, and how it is audited."""
+    """The content of the record, and how it is audited."""
 
     result: ToolResult
     what: str = ""
@@ -61,7 +61,7 @@ class _Answer(NamedTuple):
 
 
 class ProviderApprovals:
-    """One dispatcher's."""
+    """Answers the approval requests of one dispatcher's providers."""
 
     def __init__(
         self,
@@ -81,14 +81,14 @@ class ProviderApprovals:
         self._notifier = notifier
         self._available = available
         self._waiting: dict[object, HeldBack] = {}
-        """One for each asker: several may ask the same."""
+        """One entry per caller: several may ask for the same."""
 
     async def decide(
         self, calls: Sequence[ToolCall], shared: TurnContext, since: float
     ) -> Mapping[int, ToolResult]:
-        """The answers to what the provider asks, by index; those to be left as they are are not in.
+        """The answers to a provider's requests, by index; requests to leave unanswered are missing.
 
-        A person has as long as the host waits: at the end of it the answer is no.
+        A person has as long as the host waits; after that the answer is no.
         """
         cap = self._settings.calls_per_turn
         asked = [call for call in calls if call.flaw is NO_APPROVER and call.index < cap]
@@ -102,7 +102,7 @@ class ProviderApprovals:
         return {held.key: held for held in self._waiting.values()}.values()
 
     async def cancel(self, session: str | None, call_id: str | None) -> int:
-        """End what waits for a person, of a session or of one call; how many ended."""
+        """Cancel the waiting calls of a session, or one call; return how many ended."""
         ends = [
             held.end()
             for held in self.held_back()
@@ -123,7 +123,7 @@ class ProviderApprovals:
         return await self._ask(call, shared, since, verdict, by)
 
     async def _granted(self, call: ToolCall, shared: TurnContext) -> ToolResult:
-        """The answer to what was allowed: no worker looks once more at a switch that is set."""
+        """The answer to an allowed call; kill switches are checked here, as no worker will."""
         try:
             await self._available.follow_switches()
         except _AWAY as error:
@@ -132,7 +132,7 @@ class ProviderApprovals:
         return self._refusal(call, shared) or _yes(call)
 
     def _refusal(self, call: ToolCall, shared: TurnContext) -> ToolResult | None:
-        """The answer for a tool that was not offered, or is switched off; None for any other."""
+        """The refusal of a tool that was not offered or is switched off; None for any other."""
         if not shared.offers(call.name):
             return self._no(call, self._wording.words.not_allowed)
         denial = self._available.denial(call)
@@ -177,7 +177,7 @@ class ProviderApprovals:
             self._waiting.pop(asker, None)
 
     async def _use_up(self, request: ApprovalRequest, found: Found, answer: ToolResult) -> bool:
-        """End the record with what is answered; False where it says something else by now."""
+        """End the record with the answer; return False if the record has changed."""
         if found.state not in ("waiting", "approved"):
             return True
         if answer.ok:
@@ -209,7 +209,7 @@ class ProviderApprovals:
         return answers == [body]
 
     async def _answer(self, call: ToolCall, shared: TurnContext, found: Found) -> _Answer:
-        """What the record says, if somebody whom we trust has signed it for this very call."""
+        """The content of the record, if it is signed with our key for this call."""
         words = self._wording.words
         if found.state == "waiting" or found.shown in _UNDECIDED:
             return _Answer(self._no(call, words.reasons[feedback.NOBODY_APPROVED]), "expired")
@@ -241,7 +241,7 @@ class ProviderApprovals:
     async def _denied_by_now(
         self, call: ToolCall, shared: TurnContext, approver: str
     ) -> _Answer | None:
-        """The answer to what a person approved and the policy denies as it is now, if it does."""
+        """The refusal of an approved call that the policy now denies; None if it does not."""
         words = self._wording.words
         verdict, by = await self._policy.judge_foreign(call, shared)
         if isinstance(verdict, Deny):
@@ -308,7 +308,7 @@ class ProviderApprovals:
 
 
 def _yes(call: ToolCall) -> ToolResult:
-    """The provider may run it: whether it does is not known here."""
+    """The approval; whether the provider then runs the tool is not known here."""
     return ToolResult(
         call_id=call.provider_id,
         name=call.name,

@@ -1,4 +1,4 @@
-"""The results that somebody reads: classified, and as the host's policy leaves them."""
+"""Results for callers: classified, then passed through the host's policy."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from toolpool.dispatcher.policy.verdicts import ProposedCall, copied
 
 
 class Results:
-    """One dispatcher's. Without a policy they are what their calls came to."""
+    """Makes the results of one dispatcher. Without a policy they are the calls' outcomes."""
 
     def __init__(
         self, classify: Callable[[Pending], ToolResult], policy: ResultPolicy | None, tenant: str
@@ -20,12 +20,12 @@ class Results:
         self._tenant = tenant
 
     async def of(self, pending: Pending) -> ToolResult:
-        """What became of a call that was answered."""
+        """The result of a call that was answered."""
         result = self._classify(pending)
         return await self.shown(result, pending)
 
     async def shown(self, result: ToolResult, pending: Pending) -> ToolResult:
-        """A result of a call, as it may be told."""
+        """A call's result after the policy."""
         if self.policy is None or not pending.queue:
             return result
         message, spec = pending.message, pending.spec
@@ -43,12 +43,12 @@ class Results:
         return await self.policy.shown(result, call)
 
     def at_once(self, pending: Pending) -> ToolResult:
-        """The same where nobody can be asked: what a policy has not seen is withheld."""
+        """The result if hooks cannot be called: without the policy's approval it is withheld."""
         result = self._classify(pending)
         return result if self.policy is None else self.policy.withheld(result)
 
     async def page(self, page: dict[str, Any], session: str | None) -> dict[str, Any]:
-        """A page of a whole output, as it may be told."""
+        """A page of a full output after the policy."""
         if self.policy is None:
             return page
         result = ToolResult(call_id="", name=page["tool"], ok=True, data=page)

@@ -1,9 +1,9 @@
-"""Conversations that go on after their host died: which turn a call was dispatched in is noted.
+"""Resumes conversations after their host died, by notes of the turns that were dispatched.
 
-A call is asked for again by its turn, which is mostly the response's id, and the id is not in the
-history that a host keeps. So the turn is noted by what the history has: the session and the calls.
-Which note is whose is in `recalled`. A note that is missing costs nothing but certainty: its calls
-are asked for as ones that may have run.
+A call is looked up by its turn, usually the response's id, which is not in the history that a host
+keeps. So the turn is noted under data that the history has: the session and the calls.
+`turn_matching` assigns notes to responses. A missing note only costs certainty: its calls are
+treated as ones that may have run.
 """
 
 import asyncio
@@ -39,22 +39,22 @@ _NOTES_AT_MOST = 10_000
 _LOOK_UP_SECONDS = 5.0
 _CLOSE_SECONDS = 1.0
 _WRITE_AGAIN_SECONDS = 0.2
-"""Sooner than calls are published again, which the server was away for as well."""
+"""Shorter than the retry delay of calls, which the server was away for as well."""
 _JOINED_AT_MOST = 16
 _NAME_LENGTH = 20
-"""Of a digest, in the notes: each of its characters is kept for every response."""
+"""The length of a digest in the notes: every character is stored for every response."""
 
 
 @dataclass(slots=True)
 class _Part:
-    """One response as a history has it, with the answers that its calls have there."""
+    """One response in a history, with the answers that its calls have there."""
 
     spoken: Spoken
     calls: Sequence[ToolCall]
     found: Sequence[Told | None] = ()
 
     def open(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
-        """Those of its calls that have no answer."""
+        """The calls that have no answer."""
         return [call for call, told in zip(calls, self.found, strict=True) if told is None]
 
     @property
@@ -67,11 +67,11 @@ class _Part:
 
 
 _Turn = list[_Part]
-"""What was one response when it was dispatched: one part, or several with answers between."""
+"""One response as dispatched: one part, or several with answers between."""
 
 
 class Resume:
-    """Notes turns, many at once, and completes histories."""
+    """Notes turns in batches, and completes histories."""
 
     def __init__(
         self,
@@ -87,16 +87,16 @@ class Resume:
         self._notes: list[TurnNote] = []
         self._writing: list[TurnNote] = []
         self._holes: set[str] = set()
-        """Sessions of which a note was dropped."""
+        """Sessions that have a dropped note."""
         self._sending: asyncio.Task[None] | None = None
         self.is_behind = False
-        """Whether a write failed, and notes wait for the next."""
+        """Whether a write failed and notes wait for the next."""
         self._caught_up = asyncio.Event()
 
     def note(self, response: Any, found: Response, shared: TurnContext) -> TurnNote | None:
-        """Remember the turn of a response's calls; no call waits for it.
+        """Note the turn of a response's calls, without delaying them.
 
-        What it gives is for `told`, and None where that makes no difference.
+        The return value is for `told`; None if that makes no difference.
         """
         history = FORMATS[found.format].HISTORY
         if shared.session is None or shared.id is None or history is None:
@@ -104,11 +104,12 @@ class Resume:
         if not self._settings.turn_ttl:
             return None
         calls = found.calls
-        if found.stop is not None:  # as the history has them, which does not say why it ended
+        # in the form of a history, which does not say why a response ended
+        if found.stop is not None:
             try:
                 whole = self._pipeline.read(response, format=found.format, turn=shared.id, stop="")
             except response_reader.UnreadableResponse:
-                return None  # there are none
+                return None  # no calls
             calls = whole.calls
         if not calls:
             return None
@@ -118,7 +119,7 @@ class Resume:
         return None if _are_distinct(calls, history) else note
 
     def told(self, note: TurnNote | None) -> None:
-        """Remember that the host has the answers of a turn: of equal calls, this is not the one."""
+        """Note that the host has the answers of a turn, which rules it out among equal calls."""
         if note is not None:
             self._remember(TurnNote(note.session, note.turn, told=True))
 
@@ -136,7 +137,7 @@ class Resume:
             self._sending = self._in_background(self._send())
 
     async def _send(self) -> None:
-        """What gathers while one is under way leaves with the next."""
+        """Write notes; those that arrive during one write go with the next."""
         try:
             while self._notes or self._holes:
                 await self._write(self._transport.server_time())
@@ -146,7 +147,7 @@ class Resume:
             self._sending = None
 
     async def _write(self, at: float) -> None:
-        """Write all notes until the server has them; the same `at` makes that repeatable."""
+        """Write all notes until the server confirms them; the same `at` makes that idempotent."""
         while True:
             self._writing += self._notes
             self._writing += (TurnNote(session, "") for session in self._holes)
@@ -164,14 +165,14 @@ class Resume:
                 await asyncio.sleep(_WRITE_AGAIN_SECONDS)
 
     async def catch_up(self, session: str | None) -> None:
-        """Wait a while until the notes of a session are written, before it has other calls."""
+        """Wait a while until a session's notes are written, before it has other calls."""
         if session is not None and self._unwritten(self._session(session)):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_UP_SECONDS):
                     await self._caught_up.wait()
 
     async def close(self) -> None:
-        """Write what is left. A server that is away is not waited for."""
+        """Write the remaining notes, without waiting for an absent server."""
         if not self.is_behind:
             await self._flush(_CLOSE_SECONDS)
 
@@ -188,7 +189,7 @@ class Resume:
         shared: TurnContext,
         format: str | None,
     ) -> list[Any]:
-        """The history with every call answered. Raises ValueError for one that nobody can read."""
+        """The history with every call answered. Raises ValueError if it cannot be read."""
         if isinstance(messages, (str, bytes, dict)) or not isinstance(messages, Sequence):
             raise ValueError(f"messages must be a list, not {type(messages).__name__}")
         if shared.session is None:
@@ -196,7 +197,7 @@ class Resume:
         plain = [_plain(message) for message in messages]
         name = history_format(plain) if format is None else named(format)
         if name is None:
-            return list(messages)  # nothing was called
+            return list(messages)  # no calls
         history = FORMATS[name].HISTORY
         if history is None:
             raise ValueError(f"a history of {name} is kept by the provider, or there is none")
@@ -225,7 +226,7 @@ class Resume:
     def _read(self, history: History, messages: Sequence[Any], format: str) -> list[_Part]:
         """The responses in a history that have calls, and which of these have an answer.
 
-        Why one ended is left out, as in the notes: few histories say so.
+        The stop reason is left out, as in the notes: few histories have it.
         """
         parts: list[_Part] = []
         for spoken in history.spoken(messages):
@@ -263,7 +264,7 @@ class Resume:
         """Answer the calls of one turn that have no answer."""
         calls = self._dispatched(turn, format, shared.id, stop)
         if [len(each) for each in calls] != [len(part.calls) for part in turn]:
-            return  # it goes on in a later response: nobody answers it
+            return  # it goes on in a later response, and is not answered
         missing = [call for each, part in zip(calls, turn, strict=True) for call in part.open(each)]
         found = Response(format=format, calls=tuple(missing))
         results = iter(await self._pipeline.run(found, shared, time.monotonic()))
@@ -277,9 +278,9 @@ class Resume:
     def _dispatched(
         self, turn: _Turn, format: str, id: str | None, stop: str | None
     ) -> list[Sequence[ToolCall]]:
-        """The calls as they were dispatched: the turn names those without an id, the stop refuses
-        some. The last part alone is what a limit may have cut off. Without a stop, what the history
-        says of its end holds.
+        """The calls as they were dispatched: the turn names those without an id, the stop reason
+        refuses some. A limit can have cut off only the last part. Without a stop reason, the
+        history's own evidence of the end counts.
         """
         is_cut = ending(format, stop).verdict is Verdict.CUT_OFF
         calls: list[Sequence[ToolCall]] = []
@@ -298,7 +299,7 @@ class Resume:
 
 
 def _name(calls: Iterable[ToolCall], history: History) -> str:
-    """What a history has of the calls of a response."""
+    """The name of a response's calls, made from what a history keeps."""
     said = [
         [call.mark, _id_in(call, history), call.name,
          call.arguments, call.text, call.flaw and call.flaw.reason]
@@ -309,12 +310,12 @@ def _name(calls: Iterable[ToolCall], history: History) -> str:
 
 
 def _id_in(call: ToolCall, history: History) -> str | None:
-    """A call's id, where a history has it."""
+    """A call's id, if the history has it."""
     return call.id if history.has_ids or call.id_given else None
 
 
 def _are_distinct(calls: Iterable[ToolCall], history: History) -> bool:
-    """Whether no other response has these calls: one that is like no other is enough."""
+    """Whether no other response has these calls: one unique call is enough."""
     return any(call.mark or is_distinct(_id_in(call, history), call.name) for call in calls)
 
 
@@ -325,10 +326,10 @@ def _said(turn: _Turn, history: History) -> Said:
 
 
 def _joined(parts: Sequence[_Part], history: History, notes: Notes) -> list[_Turn]:
-    """The parts by the turns that they were dispatched in.
+    """The parts grouped by the turns that they were dispatched in.
 
-    A host may have put answers between the calls of one response: with nothing else between them,
-    they are one where they were noted as one.
+    A host may have put answers between the calls of one response. Parts with nothing else between
+    them are one turn if they were noted as one.
     """
     turns: list[_Turn] = []
     at = 0
@@ -359,10 +360,10 @@ def _unknown(
     known: Sequence[TurnNote | None],
     messages: Sequence[Any],
 ) -> dict[tuple[int, ...], str]:
-    """A turn for each of which nothing is known, by where it stands.
+    """A turn for each response without a note, by its position.
 
-    Nothing was dispatched under it, and whoever resumes the same history has the same. What is like
-    other calls is told from them by all that stands before it.
+    Nothing was dispatched under these turns, and every resume of the same history derives the same
+    ones. Equal calls are distinguished by all that precedes them.
     """
     names: dict[tuple[int, ...], str] = {}
     before, hashed = hashlib.blake2b(digest_size=16), 0
@@ -384,7 +385,7 @@ def _unknown(
 
 
 def _name_calls(edit: Edit, part: _Part, calls: Sequence[ToolCall], format: str) -> None:
-    """Give calls without an id, or with that of another, the one that their answers name."""
+    """Give calls without an id, or with a duplicate one, the id that their answers name."""
     history = FORMATS[format].HISTORY
     if history is None or not history.has_ids:
         return
@@ -400,7 +401,7 @@ def _name_calls(edit: Edit, part: _Part, calls: Sequence[ToolCall], format: str)
 
 
 def _plain(message: Any) -> dict[str, Any]:
-    """A message as data; what is none has no calls."""
+    """A message as data; one of an unknown kind has no calls."""
     if isinstance(message, (str, bytes)):
         return {}
     plain = sendable(message)

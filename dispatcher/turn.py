@@ -14,9 +14,9 @@ from toolpool.dispatcher.formats.stop_reasons import Verdict, ending
 class TurnResult(Sequence[ToolResult]):
     """A sequence of `ToolResult`.
 
-    `format` is the provider's; `error` is set, and the sequence empty, for a response that was no
-    response. `stop` is the provider's word for why the response ended, where it is not one whose
-    calls are run: cut off, refused, or to be continued.
+    `format` is the provider's; `error` is set, and the sequence empty, if the response could not be
+    read. `stop` is the provider's stop reason if the calls of such a response are not run: cut off,
+    refused, or to be continued.
     """
 
     def __init__(
@@ -35,14 +35,14 @@ class TurnResult(Sequence[ToolResult]):
         self.stop = stop
 
     def messages(self, format: str | None = None, *, choice: int = 0) -> list[Any]:
-        """What to append to the conversation, in the provider's own form.
+        """The messages to append to the conversation, in the provider's own form.
 
         Plain dicts, which fit the list types of the providers' SDKs. `format` is `anthropic`,
         `openai_chat` (or `openai`), `openai_responses`, `openai_realtime`, `openai_agents`,
-        `anthropic_agents`, `gemini`, `gemini_interactions`, `gemini_live`, `bedrock`,
-        `cohere`, `ollama`, `langchain`, `mcp` or `bare`; the response's own by default. Of a
-        response with several choices those of the first are run, and answered here; `choice` names
-        another, whose calls were not. Raises ValueError for another format.
+        `anthropic_agents`, `gemini`, `gemini_interactions`, `gemini_live`, `bedrock`, `cohere`,
+        `ollama`, `langchain`, `mcp` or `bare`; the response's own by default. If a response has
+        several choices, the calls of the first are run and answered here; `choice` names another,
+        whose calls were not run. Raises ValueError for another format.
         """
         name = named(format or self.format)
         if self.error is not None:
@@ -55,9 +55,10 @@ class TurnResult(Sequence[ToolResult]):
     def assistant(self) -> list[Any]:
         """The response as it goes back into the conversation, before `messages()`.
 
-        In the provider's own form: what its API does not take back is left out, calls that came
-        without an id have the one that their answers name, and what the API wants back unchanged
-        (thoughts with signatures, callers, reasoning) is there. Empty where nothing was said.
+        In the provider's own form: content that its API does not take back is removed, calls
+        without an id get the one that their answers name, and content that the API requires
+        unchanged (thoughts with signatures, callers, reasoning) is kept. Empty if the response is
+        empty.
         """
         module = FORMATS[self.format]
         try:
@@ -83,7 +84,7 @@ class TurnResult(Sequence[ToolResult]):
 
     @property
     def goes_on(self) -> bool:
-        """Whether the response goes on in a later one, for which the model is to be asked again."""
+        """Whether the response continues in a later one, which the host has to request."""
         return ending(self.format, self.stop).verdict is Verdict.LEAVE
 
     @overload
@@ -110,5 +111,5 @@ def _choice_of(result: ToolResult) -> int:
 
 
 def _is_made_up(result: ToolResult) -> bool:
-    """Whether the provider sent no id, and its form needs one."""
+    """Whether the id is made up, because the provider sent none and its form needs one."""
     return not result.id_given and "function" not in (result.origin or {})

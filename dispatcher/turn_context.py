@@ -1,4 +1,4 @@
-"""What the host of a turn asks for, beside the calls."""
+"""The options of one dispatch, checked."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping
@@ -15,7 +15,10 @@ _LONGEST_SECONDS = 100 * 365 * 86_400
 
 
 class TurnContext(msgspec.Struct, frozen=True, gc=False):
-    """What the calls of one dispatch share. `line` is what the pump is fair to."""
+    """The options that the calls of one dispatch share.
+
+    The pump is fair between values of `line`.
+    """
 
     id: str | None
     session: str | None
@@ -26,9 +29,9 @@ class TurnContext(msgspec.Struct, frozen=True, gc=False):
     wait: float | None = None
     again: bool = False
     provider: str = ""
-    """The form that the response had."""
+    """The provider form of the response."""
     only: Collection[str] | None = None
-    """The names of the tools that were offered; None is all."""
+    """The names of the tools that were offered; None for all."""
 
     def offers(self, tool: str) -> bool:
         """Whether the model was offered the tool, so that a text may name it."""
@@ -36,9 +39,9 @@ class TurnContext(msgspec.Struct, frozen=True, gc=False):
 
 
 def require_name(what: str, value: Any) -> None:
-    """Raises ValueError for what cannot name a session or a turn; None names nothing.
+    """Raises ValueError for an invalid name of a session or a turn; None is allowed.
 
-    Names are in every message and key: a long one would hold up everybody's calls.
+    Names are in every message and key: a long one would slow every call.
     """
     if value is None:
         return
@@ -55,7 +58,7 @@ def require_name(what: str, value: Any) -> None:
 
 
 def require_text(what: str, text: Any, longest: int = LONGEST_NAME) -> None:
-    """Raises ValueError for what is no text, an empty one, too long, or no Unicode."""
+    """Raises ValueError unless it is non-empty Unicode text within the length limit."""
     if not isinstance(text, str) or not text:
         raise ValueError(f"{what} must be a text that is not empty")
     if len(text) > longest or printable(text) != text:
@@ -63,7 +66,7 @@ def require_text(what: str, text: Any, longest: int = LONGEST_NAME) -> None:
 
 
 def tool_names(what: str, value: Any) -> frozenset[str] | None:
-    """An allow-list. Raises ValueError for what is no collection of names, as one string is."""
+    """An allow-list. Raises ValueError unless it is a collection of names; one string is not."""
     if value is None:
         return None
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
@@ -76,17 +79,14 @@ def tool_names(what: str, value: Any) -> frozenset[str] | None:
 
 
 def patience(wait: Any) -> float:
-    """How long a host waits for something, in seconds. Raises ValueError for what is no such time.
-
-    Infinity is one: for ever.
-    """
+    """How long a host waits, in seconds; may be infinite. Raises ValueError for an invalid time."""
     if not (_is_number(wait) and wait >= 0):
         raise ValueError(f"wait must be a number of seconds, 0 or more, not {wait!r}")
     return math.inf if wait > _LONGEST_SECONDS else float(wait)
 
 
 def page_number(page: Any) -> int:
-    """A page as pages are counted, from 1. Raises ValueError for what is none."""
+    """A page number, from 1. Raises ValueError for an invalid one."""
     if isinstance(page, bool) or not isinstance(page, int) or page < 1:
         raise ValueError(f"page must be a whole number, 1 or more, not {page!r}")
     number: int = page
@@ -109,9 +109,9 @@ def turn_context(
     only: Collection[str] | None = None,
     max_bytes: int,
 ) -> TurnContext:
-    """What a host asks for, checked: one host's slip must not fail calls in the same message.
+    """The checked options of a dispatch: one host's error must not fail calls in the same message.
 
-    Names are to be checked before. Raises ValueError.
+    Names have to be checked before. Raises ValueError.
     """
     if timeout is not None and not (_is_number(timeout) and 0 < timeout <= _LONGEST_SECONDS):
         raise ValueError(

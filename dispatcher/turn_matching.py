@@ -1,11 +1,11 @@
-"""Which noted turn a response in a history was dispatched in, where that is certain.
+"""Matches the responses of a history to noted turns; an ambiguous match is None.
 
-A call that no other is like is known by itself. One whose provider counts its ids from 0 in every
-response, or gives none, is like every equal call of the session, and a history may have lost its
-beginning, or what somebody took back. So it is known only where nobody has had its turn's answers
-(the host that has them could have gone on to the next equal call), where what was dispatched after
-it was said after it as well, and where no note of the session was dropped. Where none of those
-equals was run, it need not be known which one it is: it is not run either.
+A unique call identifies its turn. If a provider counts its ids from 0 in every response, or sends
+none, equal calls of a session look the same, and a history may have lost its beginning or a message
+that was taken back. Such a call is matched only if no host has received its turn's answers (that
+host could have gone on to the next equal call), if every turn dispatched after it also follows it
+in the history, and if no note of the session was dropped. If none of the equal calls was run, the
+match does not matter: the call is not run either.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from toolpool.dispatcher.transports.base import TurnNote
 
 
 class Said(NamedTuple):
-    """A response in a history: the name of its calls, and whether no others have that."""
+    """A response in a history: the name of its calls, and whether that is unique."""
 
     name: str
     is_distinct: bool
@@ -29,7 +29,7 @@ class _Noted(NamedTuple):
 
 
 class Notes:
-    """What is noted of one session."""
+    """The notes of one session."""
 
     def __init__(self, notes: Sequence[TurnNote]) -> None:
         self._has_hole = any(not note.turn for note in notes)
@@ -39,7 +39,7 @@ class Notes:
             if note.told:
                 told.add(note.turn)
             elif note.turn:
-                told.discard(note.turn)  # it was asked for again
+                told.discard(note.turn)  # it was dispatched again
                 noted[note.turn] = _Noted(note, order)
         self._told = told
         self._in_order = sorted(noted.values(), key=lambda each: each.order)
@@ -51,9 +51,9 @@ class Notes:
         return name in self._by_name
 
     def stop_of_equals(self, said: Said, history: Sequence[Said]) -> str | None:
-        """Why the calls of a response were not all run, whichever of its equals it is.
+        """Why the calls of a response were not all run, whichever equal response it is.
 
-        None where some were, or where the history has one that nothing is noted of.
+        None if some were, or if the history has an equal response without a note.
         """
         noted = self._by_name.get(said.name, [])
         stops = {each.note.stop for each in noted}
@@ -63,7 +63,7 @@ class Notes:
         return stops.pop() if is_noted else None
 
     def of(self, history: Sequence[Said]) -> list[TurnNote | None]:
-        """The turn of each response; None where none is certain."""
+        """The turn of each response; None if ambiguous."""
         often = Counter(said.name for said in history)
         often_open = Counter(said.name for said in history if said.is_open)
         seen, seen_open = Counter[str](), Counter[str]()
@@ -84,7 +84,7 @@ class Notes:
         return found
 
     def _is_newest(self, noted: _Noted, later: Sequence[Said]) -> bool:
-        """Whether all that was dispatched after it stands after it."""
+        """Whether everything dispatched after it also follows it."""
         names = {said.name for said in later}
         after = (each.note.name for each in self._in_order if each.order > noted.order)
         return all(name in names for name in after)

@@ -13,8 +13,8 @@ def stages(
 ) -> list[list[T]]:
     """Groups that run one after another; the calls of a group run together.
 
-    A write waits for what came before it and holds what comes after it. `strict`: any write among
-    them makes every call wait for the one before it.
+    A write waits for the calls before it, and those after it wait for the write. `strict`: if there
+    is a write, every call waits for the one before it.
     """
     if strict and Effects.WRITE in map(effects, calls):
         return [[call] for call in calls]

@@ -1,4 +1,4 @@
-"""From the calls of one response to their results: judged, looked up, run, counted."""
+"""From the calls of one response to their results: judged, deduplicated, run, counted."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -31,7 +31,7 @@ from toolpool.dispatcher.turns import Answered, Turns
 
 
 class TurnPipeline:
-    """Asks for the calls of responses, for `dispatch` and for histories."""
+    """Runs the calls of responses, for `dispatch` and for `resume`."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class TurnPipeline:
         only: Collection[str] | None,
         provider: str = "",
     ) -> TurnContext:
-        """What a host asks for, checked. Raises ValueError."""
+        """The checked options of a dispatch. Raises ValueError."""
         return turn_context(
             turn,
             session,
@@ -93,7 +93,7 @@ class TurnPipeline:
         )
 
     async def preview(self, found: Response, shared: TurnContext) -> list[Preview]:
-        """What would become of each call."""
+        """The preview of each call."""
         return [await self._preview(call, found.format, shared) for call in found.calls]
 
     async def _preview(self, call: ToolCall, format: str, shared: TurnContext) -> Preview:
@@ -112,9 +112,9 @@ class TurnPipeline:
         return msgspec.structs.replace(preview, retry_after=refusal.retry_after)
 
     async def run(self, found: Response, shared: TurnContext, since: float) -> list[ToolResult]:
-        """A result for each call, in their order; in the session record, if there is one.
+        """A result for each call, in order; also written to the session record, if any.
 
-        The first calls' times run from `since`, on the monotonic clock.
+        The first calls' deadlines count from `since`, on the monotonic clock.
         """
         rejected: dict[int, ToolResult] = {}
         sent: dict[int, Pending] = {}
@@ -137,7 +137,7 @@ class TurnPipeline:
         rejected: dict[int, ToolResult],
         sent: dict[int, Pending],
     ) -> list[ToolResult]:
-        """The same; `rejected` and `sent` hold what is known of each call at any time."""
+        """As `run`; `rejected` and `sent` hold the known state of each call at any time."""
         accepted: list[Accepted] = []
         looping = await self._loops.look(found.calls, shared.session)
         if looping and shared.session is not None:
@@ -177,7 +177,7 @@ class TurnPipeline:
             result, is_news = rejected.get(call.index), True
             if result is None:
                 result, is_news = answered[call.index]
-            if call.origin is not None:  # another asker's call may have had none
+            if call.origin is not None:  # another dispatch of the call may have had none
                 result = msgspec.structs.replace(result, origin=call.origin)
             results.append(result)
             news.append(result if is_news else None)
@@ -186,7 +186,7 @@ class TurnPipeline:
         return results
 
     async def _judge(self, accepted: list[Accepted], shared: TurnContext) -> dict[int, Judgement]:
-        """What a policy decides about calls, whose arguments it may replace in `accepted`."""
+        """The policy's judgements; it may replace the arguments in `accepted`."""
         with self._turns.ahead(shared.session, accepted) as cancelled:
             judged = await self._policy.judge(accepted, shared)
         for number, (call, offer) in enumerate(accepted):
@@ -197,7 +197,7 @@ class TurnPipeline:
         return judged
 
     async def _show(self, answered: dict[int, Answered], sent: dict[int, Pending]) -> None:
-        """Let the host's policy see every result before it is told."""
+        """Pass every result through the host's policy before it is returned."""
         shown = await asyncio.gather(
             *(self._told.shown(answer.result, sent[i]) for i, answer in answered.items())
         )
@@ -207,7 +207,7 @@ class TurnPipeline:
     async def _without_known(
         self, looping: dict[int, Seen], found: Response, shared: TurnContext
     ) -> dict[int, Seen]:
-        """Without calls that were dispatched before: those have results of their own."""
+        """The looping calls without those dispatched before, which have their own results."""
         if shared.session is None or shared.id is None:
             return looping
         judge, only = self._acceptance.judge, shared.only
@@ -220,9 +220,10 @@ class TurnPipeline:
     async def _own_up(
         self, found: Response, shared: TurnContext, rejected: dict[int, ToolResult]
     ) -> None:
-        """Of a call that is rejected now but was dispatched before, say that it may have run.
+        """Correct the rejection of a call that was dispatched before: it may have run.
 
-        As under an earlier release of its tool, or where other tools or sizes are allowed.
+        For example under an earlier release of its tool, or where other tools or sizes were
+        allowed.
         """
         if shared.session is None or shared.id is None:
             return
@@ -234,13 +235,13 @@ class TurnPipeline:
             and (call.flaw is None or rejected[call.index].code is Code.UNKNOWN_TOOL)
         ]
         asked: Sequence[bool | None] = [None for _ in calls]
-        if calls and not shared.again:  # else a record that is gone says nothing
+        if calls and not shared.again:  # else a missing record proves nothing
             asked = await self._turns.were_asked(calls, shared)
         for call, was_asked in zip(calls, asked, strict=True):
             result = rejected[call.index]
             if result.code is Code.UNKNOWN_TOOL and self._acceptance.shares(call.name):
                 was_asked = None
-            if was_asked is None:  # nobody can say: most rejected calls were never dispatched
+            if was_asked is None:  # unknown: most rejected calls were never dispatched
                 was_asked = shared.again or result.code is Code.UNKNOWN_TOOL
             if was_asked:
                 rejected[call.index] = msgspec.structs.replace(result, executed=Executed.UNKNOWN)

@@ -1,4 +1,4 @@
-"""The accepted calls of one turn: stage after stage, each call to its result."""
+"""Runs the accepted calls of one turn, stage after stage."""
 
 import asyncio
 import functools
@@ -28,7 +28,7 @@ from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.turn_order import stages
 
 Judged = Mapping[int, Judgement]
-"""What a policy decided about calls that may not simply run, by index."""
+"""The policy's judgements of calls that may not simply run, by index."""
 
 _NOT_JUDGED: Judged = MappingProxyType({})
 
@@ -44,16 +44,16 @@ class Classify(Protocol):
         alone: "Alone | None" = None,
         shared: TurnContext | None = None,
     ) -> ToolResult:
-        """Of an answered call, or of one that this asker `alone` waits for no longer.
+        """The result of an answered call, or of one that this caller `alone` stops waiting for.
 
-        `unseen` names a write before it whose end nobody saw. `shared` is the turn whose model
-        reads it, None where the host asks.
+        `unseen` names an earlier write whose end is unknown. `shared` is the turn whose model reads
+        the result, None if the host asked for it.
         """
         ...
 
 
 class Alone(NamedTuple):
-    """What one asker is told of a call that goes on: its own timeout, and since when it waited."""
+    """One caller's own timeout for a call that goes on, and since when it waited."""
 
     outcome: Outcome
     timeout: float
@@ -61,14 +61,14 @@ class Alone(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """A result; `is_news` unless it was the call's before it was asked again."""
+    """A result; `is_news` unless the call had it before it was dispatched again."""
 
     result: ToolResult
     is_news: bool
 
 
 class _Turn:
-    """One turn on its way, as far as it can be cancelled."""
+    """One turn under way, as far as it can be cancelled."""
 
     def __init__(self, session: str | None, accepted: Sequence[Accepted]) -> None:
         self.session = session
@@ -80,19 +80,19 @@ class _Turn:
         """The calls of the last stage."""
 
     def cancel(self, call_id: str | None) -> int:
-        """Cancel calls ahead, all or those of an id; how many there were."""
+        """Cancel unsent calls, all or those of an id; return how many there were."""
         found = [i for i, call in self.ahead.items() if call_id in (None, call.provider_id)]
         self.cancelled.update(found)
         return len(found)
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether nothing ahead is wanted any more."""
+        """Whether all unsent calls are cancelled."""
         return self.cancelled >= self.ahead.keys()
 
 
 class Turns:
-    """Runs turns, any number at once."""
+    """Runs any number of turns concurrently."""
 
     def __init__(
         self,
@@ -117,13 +117,13 @@ class Turns:
         sent: dict[int, Pending],
         judged: Judged = _NOT_JUDGED,
     ) -> dict[int, Answered]:
-        """A result for each call, by its index. The first calls' times run from `since`.
+        """A result for each call, by its index. The first calls' deadlines count from `since`.
 
-        What is sent of them is put into `sent`, by index, for whoever needs it after a cancel.
+        Sent calls are put into `sent`, by index, so that they are known after a cancel.
         """
         is_strict = self._settings.order == "strict"
         groups = stages(accepted, lambda item: item[1].spec.effects, strict=is_strict)
-        if len(groups) == 1:  # nothing waits for anything, and all of it can be cancelled
+        if len(groups) == 1:  # no call waits for another, and all can be cancelled
             pendings: list[Pending] = []
             for call, offer in accepted:
                 judgement = judged.get(call.index)
@@ -141,15 +141,15 @@ class Turns:
     async def were_asked(
         self, calls: Sequence[ToolCall], shared: TurnContext
     ) -> Sequence[bool | None]:
-        """Whether each call was dispatched in this turn before; None where nobody can say."""
+        """Whether each call was dispatched in this turn before; None if unknown."""
         return await self._in_flight.were_asked(calls, shared)
 
     async def cancel_all(self, session: str | None, call_id: str | None) -> int:
-        """Cancel open calls, and those that wait for others of their turn; how many ended."""
+        """Cancel open calls and those that wait in their turn; return how many ended."""
         calls = [
             pending
             for pending in self._in_flight.all_open()
-            if not pending.is_run  # those who share it leave it, each by itself
+            if not pending.is_run  # its sharers are cancelled one by one
             and (session is None or pending.message.session == session)
             and call_id in (None, pending.call.provider_id)
         ]
@@ -159,7 +159,7 @@ class Turns:
 
     @contextmanager
     def ahead(self, session: str | None, accepted: Sequence[Accepted]) -> Iterator[set[int]]:
-        """While it is decided about calls, they can be cancelled: which were, by index."""
+        """Make calls cancellable while they are judged; yields the indexes of cancelled ones."""
         turn = _Turn(session, accepted)
         self._running.add(turn)
         try:
@@ -175,7 +175,7 @@ class Turns:
                 yield HeldBack(call, turn.session, turn.began, end)
 
     def cancel(self, session: str | None, call_id: str | None) -> int:
-        """Cancel calls that wait for others of their turn, or for a policy; how many there were."""
+        """Cancel calls that wait for others of their turn, or for a policy; return how many."""
         turns = [turn for turn in self._running if session in (None, turn.session)]
         return sum(self._cancel_in(turn, call_id) for turn in turns)
 
@@ -184,7 +184,7 @@ class Turns:
 
     def _cancel_in(self, turn: _Turn, call_id: str | None) -> int:
         count = turn.cancel(call_id)
-        if turn.is_cancelled:  # there is nothing left to hold
+        if turn.is_cancelled:  # nothing is left to hold
             self._in_flight.ended(pending.key for pending in turn.answered)
         return count
 
@@ -219,9 +219,9 @@ class Turns:
         return results
 
     async def _end_of(self, pendings: Sequence[Pending]) -> str | None:
-        """Wait for the end of a write that may still run; its name, if nobody saw it end.
+        """Wait for the end of a write that may still run; return its name if the end is unknown.
 
-        A worker that lost its lease stops what it runs before the time is over.
+        A worker that lost its lease stops its tools within that time.
         """
         for pending in pendings:
             is_write = pending.spec.effects is Effects.WRITE
@@ -239,7 +239,7 @@ class Turns:
         *,
         is_behind: bool = False,
     ) -> Pending:
-        """Send an accepted call on its way, or answer it here where it may not run."""
+        """Send an accepted call, or answer it here if it may not run."""
         refusal = judgement.refusal if judgement is not None else None
         waits = judgement is not None and judgement.approval is not None
         refusal = refusal or self._in_flight.refusal(call, is_sent=not waits)
@@ -261,7 +261,7 @@ class Turns:
         since: float,
         unseen: str | None = None,
     ) -> dict[int, Answered]:
-        """A result each, at the latest when its wait budget ends, if it has one."""
+        """A result for each call, at the latest at the end of its wait budget, if it has one."""
         latches: set[Waiter] = {latch := CountdownLatch(pendings)}
         early: dict[str, ToolResult] = {}
         try:
@@ -275,7 +275,7 @@ class Turns:
                     latches.add(latch)
                 if await latch.wait():
                     break
-                has_budget = True  # a person has to approve one of them after all
+                has_budget = True  # one of them now needs a person's approval
         except asyncio.CancelledError:
             await asyncio.shield(self._abandon(pendings, latches))
             raise
@@ -296,10 +296,10 @@ class Turns:
         since: float,
         told: Mapping[str, ToolResult],
     ) -> dict[str, ToolResult]:
-        """The answers of calls that are not waited for to their end, by root, beside those `told`.
+        """The early answers, by root, of calls that are not awaited to their end, beside those
+        `told`.
 
-        Those that outlive their wait budget, and those that somebody asked for before who waits for
-        them longer than this one.
+        These are calls that outlive their wait budget, and joined calls with a later deadline.
         """
         waits: list[tuple[Pending, Coroutine[Any, Any, ToolResult | None]]] = []
         for (call, offer), pending in zip(group, pendings, strict=True):
@@ -343,9 +343,9 @@ class Turns:
         return self._classify(pending, alone=Alone(outcome, timeout, since))
 
     async def _abandon(self, pendings: Sequence[Pending], latches: set[Waiter]) -> None:
-        """Wait no longer for calls; those that nobody else waits for are cancelled.
+        """Stop waiting for calls; those without another waiter are cancelled.
 
-        One that was handed over goes on in the background, whoever waits for it.
+        A background call goes on even without waiters.
         """
         for pending in pendings:
             pending.latches[:] = [latch for latch in pending.latches if latch not in latches]
@@ -354,11 +354,11 @@ class Turns:
 
 
 def _has_joined(call: ToolCall, pending: Pending) -> bool:
-    """Whether a call was open already when this turn asked for it."""
+    """Whether a call was already open when this turn dispatched it."""
     return pending.call is not call
 
 
 def _may_be_early(accepted: Accepted, pending: Pending) -> bool:
-    """Whether a call may be answered before it has ended: it is in the background, or joined."""
+    """Whether a call may be answered before it ends: it is in the background, or joined."""
     is_long = pending.spec.background or bool(pending.approval)
     return is_long or _has_joined(accepted[0], pending)

@@ -1,4 +1,4 @@
-"""Puts together the parts of one dispatcher, so that each is given what it needs."""
+"""Creates and connects the parts of one dispatcher."""
 
 from collections.abc import Collection, Sequence
 from itertools import chain
@@ -32,7 +32,7 @@ from toolpool.dispatcher.turns import Turns
 
 
 class Wiring:
-    """One dispatcher's. Raises `Misconfigured` for hooks, rules or a record that cannot be used."""
+    """The parts of one dispatcher. Raises `Misconfigured` for unusable hooks, rules or records."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Which calls this dispatcher accepts, and which tools it shows."""
+"""Which calls this dispatcher accepts, and which tools it offers."""
 
 from collections.abc import Collection
 
@@ -16,9 +16,9 @@ from toolpool.dispatcher.turn_context import tool_names
 
 
 class Acceptance:
-    """The dispatcher's own allow-list, and what is asked under it.
+    """The dispatcher's own allow-list, and the validation under it.
 
-    Raises ValueError for a list that is no list of names.
+    Raises ValueError for an invalid list of names.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Acceptance:
         self._allowed = tool_names("only", only)
 
     def allowed(self, only: Collection[str] | None) -> Collection[str] | None:
-        """The names that a narrower list leaves; None is all. Raises ValueError."""
+        """The names that a narrower list leaves; None for all. Raises ValueError."""
         asked = tool_names("only", only)
         if asked is None or self._allowed is None:
             return self._allowed if asked is None else asked
@@ -45,16 +45,16 @@ class Acceptance:
         return self._allowed is None or name in self._allowed
 
     def has(self, name: str) -> bool:
-        """Whether there is a tool of this name, also one that is not allowed or withheld."""
+        """Whether a tool of this name exists, even if it is not allowed or is withheld."""
         return self._catalog.spec_of(name) is not None
 
     def shares(self, name: str) -> bool:
-        """Whether equal calls of a tool may share a run: then none has a record of its own."""
+        """Whether equal calls of a tool may share a run; such calls have no record of their own."""
         spec = self._catalog.spec_of(name)
         return spec is not None and spec.is_shared
 
     def listed(self, only: Collection[str] | None) -> dict[str, Offer]:
-        """What a model is offered."""
+        """The tools that a model is offered."""
         allowed = self.allowed(only)
         offers = self._catalog.offers
         return {n: offer for n, offer in offers.items() if allowed is None or n in allowed}

@@ -1,4 +1,4 @@
-"""Which tools may be called now: none that is denied, and none whose circuit is open."""
+"""Which tools may be called now: not denied, and with a closed circuit."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -20,7 +20,7 @@ _LONGEST_REASON = 1_000
 
 
 class Availability:
-    """What the kill switch and the circuit breaker say of a call."""
+    """Applies kill switches and circuit breakers to calls."""
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class Availability:
         self._breaker = breaker
 
     def refusal(self, call: ToolCall, *, is_sent: bool = True) -> Outcome | None:
-        """Why a call may not be sent now: its tool is denied, or left alone for a while.
+        """Why a call may not be sent now: its tool is denied, or its circuit is open.
 
-        One that `is_sent` now, if it may be, tries a tool whose circuit is open.
+        A call that `is_sent` now, if allowed, is the trial of a tool whose circuit is open.
         """
         denied = self.denial(call)
         if denied is not None:
@@ -58,7 +58,10 @@ class Availability:
         return not_queued(Code.DENIED, reason) if reason is not None else None
 
     async def follow_switches(self) -> None:
-        """Read them, and set again what the server lost. Raises what the transport does."""
+        """Read the switches, and restore those that the server lost.
+
+        Raises what the transport raises.
+        """
         self._tell(await self._switches.follow(self._transport))
 
     async def turn_switch(
@@ -72,9 +75,9 @@ class Availability:
         tenant: str | None,
         by: str,
     ) -> None:
-        """Deny a tool, or take that back.
+        """Deny a tool, or undo that.
 
-        Raises ValueError for what could not be followed, and what the transport does.
+        Raises ValueError for an unenforceable switch, and what the transport raises.
         """
         now = self._transport.server_time()
         switch = make_switch(tool, argument, value, reason, set_at=now, on=on, tenant=tenant)
@@ -84,7 +87,7 @@ class Availability:
             version, states = await self._transport.switches(change)
             self._tell(self._switches.take(version, states))
             if states.get(change.field) == change.after:
-                break  # else somebody turned it meanwhile
+                break  # else it was changed meanwhile
         what = "switched_off" if switch.on else "switched_on"
         self._observers.audited(what, tool=switch.tool, by=by, reason=switch.reason)
 
@@ -106,7 +109,7 @@ def make_switch(
 ) -> Switch:
     """A switch, or one taken back.
 
-    Raises ValueError for one that could not be followed: it would deny nothing.
+    Raises ValueError for an unenforceable one: it would deny nothing.
     """
     require_text("tool", tool)
     if on:

@@ -1,8 +1,8 @@
-"""A circuit breaker for each tool: one that keeps failing is left alone for a moment.
+"""A circuit breaker for each tool: a tool that keeps failing is not called for a while.
 
-Counted are calls that a tool failed, by its worker's own word: that raised, crashed or overran.
-Never a model's mistakes, and never a fault of the pool: a worker or a server that is away. While it
-is open, calls are answered at once (`exception.circuit_open`); then one is let through to see.
+Only failures that its worker reports count: the tool raised, crashed or overran. A model's mistakes
+never count, nor do faults of the pool, such as an absent worker or server. While the circuit is
+open, calls are answered at once (`exception.circuit_open`); then one trial call is let through.
 """
 
 import time
@@ -26,11 +26,11 @@ _SAYS_NOTHING = frozenset(
         Code.WORKER_LOST,
     }
 )
-"""Codes of calls that the tool had no chance to end well or badly."""
+"""Codes of calls that say nothing about their tool."""
 
 _BUCKETS = 10
 _WANTED_SECONDS = 3.0
-"""How long after a call was refused this dispatcher still wants to try its tool."""
+"""How long after a refused call this dispatcher still wants to try its tool."""
 
 log = logs.logger("breaker")
 
@@ -51,18 +51,19 @@ class _Circuit:
     failures: int = 0
     open_until: float = 0.0
     trial: str | None = None
-    """The id of the call that was let through, while it has not ended."""
+    """The id of the trial call, until it has ended."""
     wanted_at: float = -_WANTED_SECONDS
-    """When a call was refused last only because the fleet tries the tool with one call."""
+    """When a call was last refused only because the fleet allows one trial call."""
     may_try: bool = False
-    """Whether this dispatcher may let a call through: from when it had the right to."""
+    """Whether this dispatcher has the right to send a trial call."""
 
 
 class Breaker:
     """The circuits of one dispatcher. Times are on the monotonic clock.
 
-    In the scope `fleet` they are kept in step with those of the others (`calls/circuits.py`): what
-    one opened is open here, and only the one that has the right to lets a call through.
+    In the scope `fleet` they are kept in step with those of the others (`calls/fleet_circuits.py`):
+    a circuit that one opened is open here, and only the dispatcher with the right to it sends a
+    trial call.
     """
 
     def __init__(self, settings: Settings, observers: Observers) -> None:
@@ -74,12 +75,12 @@ class Breaker:
         self._observers = observers
         self.is_fleet_wide = settings.circuit_scope == "fleet"
         self._changes: set[str] = set()
-        """The tools whose circuit was opened or closed here, and nobody else was told."""
+        """The tools whose circuit was opened or closed here, not yet published."""
 
     def retry_after(self, tool: str, *, tries: bool = True, call: str = "") -> float | None:
         """Seconds until the tool may be tried again; None if it may be called now.
 
-        The `call` that `tries` a tool whose pause is over is the only one until it has ended.
+        After the pause, the `call` that `tries` the tool is the only one until it has ended.
         """
         circuit = self._circuits.get(tool)
         if circuit is None or not circuit.open_until:
@@ -97,7 +98,7 @@ class Breaker:
         return None
 
     def open_circuits(self) -> dict[str, float]:
-        """Seconds until each tool whose circuit is open is tried again; 0.0: with its next call."""
+        """Seconds until each tool with an open circuit is tried again; 0.0: with its next call."""
         now = time.monotonic()
         return {
             tool: max(0.0, circuit.open_until - now)
@@ -128,7 +129,7 @@ class Breaker:
             self._open(tool, circuit)
 
     def release(self, tool: str, *, call: str = "") -> None:
-        """A call says nothing about the tool: if it was to try it, the next one will."""
+        """Note that a call says nothing about the tool; if it was the trial, the next call is."""
         circuit = self._circuits.get(tool)
         if circuit is not None and circuit.trial == call:
             circuit.trial = None
@@ -156,9 +157,9 @@ class Breaker:
             self._changes.add(tool)
 
     def told(self, tool: str, left: float | None) -> None:
-        """Another dispatcher opened a circuit, for so many seconds from now, or closed it (None).
+        """Apply another dispatcher's change: open for this many seconds from now, or closed (None).
 
-        One whose time is over is tried with the next call that has the right to.
+        After that time the tool is tried with the next call that has the right to.
         """
         circuit = self._circuits.get(tool)
         was_open = circuit is not None and circuit.open_until > 0
@@ -175,7 +176,7 @@ class Breaker:
             self._tell(tool, "open")
 
     def changes(self) -> dict[str, float | None]:
-        """What was opened here, for so many seconds from now, or closed (None); to be told once."""
+        """Take the unpublished changes: open for this many seconds, or closed (None)."""
         changes, self._changes = self._changes, set()
         now = time.monotonic()
         return {
@@ -185,11 +186,11 @@ class Breaker:
         }  # fmt: skip
 
     def untold(self, tool: str) -> None:
-        """A change could not be told."""
+        """Keep a change that could not be published."""
         self._changes.add(tool)
 
     def trials_wanted(self) -> set[str]:
-        """The tools that a call waits here to try; a right to try another is no longer held."""
+        """The tools that a call waits here to try; gives up the right to try others."""
         now = time.monotonic()
         return {
             tool
@@ -200,7 +201,7 @@ class Breaker:
         }
 
     def may_try(self, tool: str) -> None:
-        """This dispatcher is the one of the fleet that lets a call through."""
+        """Note that this dispatcher has the fleet's right to a trial call."""
         circuit = self._circuits.get(tool)
         if circuit is not None:
             circuit.may_try = True

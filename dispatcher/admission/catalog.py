@@ -1,4 +1,4 @@
-"""The tools a dispatcher knows, followed live: the newest digest of each name wins."""
+"""The tools that a dispatcher knows, updated live: the newest version of each name wins."""
 
 import json
 import time
@@ -24,7 +24,7 @@ _UNSERVED = "no worker of its queue has it any more"
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """A tool that can be called, with its compiled schema (None: any object is taken)."""
+    """A tool that can be called, with its compiled schema (None: any object is valid)."""
 
     spec: ToolSpec
     validator: SchemaValidator | None
@@ -32,12 +32,15 @@ class Offer(msgspec.Struct, frozen=True):
     """The spec's `bound_digest`."""
 
     def canonical(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Arguments that fit, as the schema determines them. Raises ValueError if it does not."""
+        """Valid arguments in canonical form.
+
+        Raises ValueError if the schema does not determine it.
+        """
         return arguments if self.validator is None else self.validator.canonical(arguments)
 
 
 class Catalog:
-    """Offers by name. A spec whose schema does not compile refuses that tool alone."""
+    """Offers by name. A spec whose schema does not compile is refused on its own."""
 
     def __init__(self) -> None:
         self._offers: dict[str, Offer] = {}
@@ -54,20 +57,20 @@ class Catalog:
         self.refused: dict[str, str] = {}
         """Why a tool is not offered, by name."""
         self.aliases: Mapping[str, str] = {}
-        """Tool names by the names under which providers that refuse those are offered them."""
+        """Tool names by the aliases under which providers that refuse the name get them."""
 
     @property
     def offers(self) -> Mapping[str, Offer]:
-        """What can be called."""
+        """The tools that can be called."""
         return MappingProxyType(self._offers)
 
     def spec_of(self, name: str) -> ToolSpec | None:
-        """The spec of a tool, also if it is withheld; None if it is not published."""
+        """The spec of a tool, even if it is withheld; None if it is not published."""
         offer = self._offers.get(name)
         return offer.spec if offer is not None else self._withheld.get(name)
 
     def canonical(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Arguments as the tool's schema determines them; as they are if it does not."""
+        """Arguments in canonical form; unchanged if the schema does not determine it."""
         offer = self._offers.get(name)
         try:
             return arguments if offer is None else offer.canonical(arguments)
@@ -86,10 +89,10 @@ class Catalog:
         return {name: offer for name, offer in offers if not task_tools.is_own(offer.spec)}
 
     def replace(self, specs: Iterable[ToolSpec]) -> None:
-        """Offer exactly these tools, and the pool's own beside any.
+        """Offer exactly these tools, and the pool's own if there are any.
 
         The answer to a call of any tool may name `task_result`: its output may be cut, its host may
-        not wait for it, a policy may ask for approval.
+        not wait for it, a policy may require approval.
         """
         specs = list(specs)
         if specs:
@@ -113,7 +116,7 @@ class Catalog:
         self._offers, self.refused, self.aliases = offers, refused, tools_by_offered_name(offers)
 
     def replace_published(self, entries: Iterable[bytes], envelope: Envelope) -> None:
-        """Take what workers have published. Entries nobody we trust has signed are passed over."""
+        """Apply the published entries. Entries not signed with our key are ignored."""
         published: dict[str, dict[str, CatalogEntry]] = {}
         strangers = 0
         for data in entries:
@@ -137,13 +140,13 @@ class Catalog:
         self._choose()
 
     def follow_live(self, live: Mapping[str, frozenset[str]]) -> None:
-        """Take which versions of the tools living workers offer: those are offered first."""
+        """Apply which versions live workers offer: these are preferred."""
         if live != self._live:
             self._live = live
             self._choose()
 
     def withhold(self, unserved: frozenset[str]) -> None:
-        """Offer none of these tools: other workers took over their queues and do not have them."""
+        """Stop offering these tools: their queues have other workers, which do not have them."""
         if unserved != self._unserved:
             for name in sorted(unserved - self._unserved):
                 log.warning("tool_unserved tool=%s: no worker of its queue has it any more", name)
@@ -151,7 +154,7 @@ class Catalog:
             self._choose()
 
     def _choose(self) -> None:
-        """Of each tool the newest version that a living worker has, or the newest of all."""
+        """Choose for each tool the newest version that a live worker has, or the newest of all."""
         newest: dict[str, CatalogEntry] = {}
         for name, entries in self._published.items():
             live = self._live.get(name, frozenset())
@@ -170,9 +173,9 @@ class Catalog:
         self.refused |= dict.fromkeys(self._unserved, _UNSERVED)
 
     def forget_gone(self) -> None:
-        """Offer no more what has not been published for a while.
+        """Stop offering tools that have not been published for a while.
 
-        Until then it stays: a server that lost its data gets it back from the workers one by one.
+        Until then they stay: after data loss the workers publish them again one by one.
         """
         now = time.monotonic()
         for name in [name for name, since in self._gone.items() if now - since > _GONE_SECONDS]:
@@ -181,7 +184,7 @@ class Catalog:
 
 
 def _require_known_limit(spec: ToolSpec) -> None:
-    """A tool of a newer version may have a limit that this one cannot keep."""
+    """Reject a tool of a newer version that has a limit unknown here."""
     try:
         _ = spec.limit, spec.at_once
     except ValueError as error:
@@ -189,7 +192,7 @@ def _require_known_limit(spec: ToolSpec) -> None:
 
 
 def read_file(path: str | Path) -> list[ToolSpec]:
-    """The specs in a file that `toolpool tools export` wrote. Raises `Misconfigured`."""
+    """The specs in a file written by `toolpool tools export`. Raises `Misconfigured`."""
     try:
         content: Any = json.loads(Path(path).read_text())
         specs = msgspec.convert(content["tools"], list[ToolSpec])

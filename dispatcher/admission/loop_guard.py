@@ -1,4 +1,4 @@
-"""The loop guard: a call that keeps failing in the same way is not run again."""
+"""The loop guard: refuses calls that keep failing in the same way."""
 
 import asyncio
 import time
@@ -22,13 +22,13 @@ log = logs.logger("loops")
 
 _PATIENCE_SECONDS = 0.5
 _NOTE_SECONDS = 0.1
-"""How long results are held back until what failed is noted."""
+"""How long results are held back until failures are recorded."""
 _COUNTED = frozenset({ErrorType.VALIDATION, ErrorType.RUNTIME, ErrorType.LOGICAL})
 _NOT_COUNTED = frozenset({Code.LOOP, Code.TOO_MANY_CALLS})
 
 
 class LoopGuard:
-    """Knows which calls of a session to refuse. A server that is away never holds a call up."""
+    """Decides which calls of a session to refuse. An absent server never delays a call."""
 
     def __init__(
         self,
@@ -46,12 +46,12 @@ class LoopGuard:
         self._observers = observers
 
     def start(self) -> None:
-        """Follow what others see, on the running loop."""
+        """Follow the loops that others see, on the running event loop."""
         if self._settings.failure_loop_threshold:
             self._following = asyncio.ensure_future(self._ledger.follow())
 
     async def close(self) -> None:
-        """Stop following and noting. Idempotent."""
+        """Stop following and recording. Idempotent."""
         self._is_closed = True
         for noting in self._noting:
             noting.cancel()
@@ -67,7 +67,7 @@ class LoopGuard:
         return self._ledger.suspects(self._name(session))
 
     async def look(self, calls: Sequence[ToolCall], session: str | None) -> dict[int, Seen]:
-        """The calls that keep failing or alternate, by index, and what was seen of each."""
+        """The calls that keep failing or alternate, by index, with their history."""
         if session is None or not self.suspects(session):
             return {}
         digests = [digest_of(call) for call in calls]
@@ -85,7 +85,7 @@ class LoopGuard:
     async def refused(
         self, calls: Sequence[ToolCall], looping: dict[int, Seen], session: str, turn: str | None
     ) -> dict[int, Seen]:
-        """Those of `looping` that are not run. Observers and the hook are told of each."""
+        """Those of `looping` that are refused. Observers and the hook are notified of each."""
         refused: dict[int, Seen] = {}
         for call in calls:
             found = looping.get(call.index)
@@ -96,9 +96,9 @@ class LoopGuard:
     async def note(
         self, calls: Sequence[ToolCall], results: Sequence[ToolResult | None], session: str | None
     ) -> None:
-        """Remember what failed, and forget what succeeded.
+        """Record failures, and forget successes.
 
-        Returns when it is remembered, or goes on beside the caller: results are not late for it.
+        Returns when they are recorded, or continues in the background: results are not delayed.
         """
         if session is None or not self._settings.failure_loop_threshold or self._is_closed:
             return
@@ -140,13 +140,13 @@ class LoopGuard:
         return not await self._ask(loop)
 
     async def _ask(self, loop: Loop) -> bool:
-        """Whether the hook lets the call run; one that raises or hangs does not."""
+        """Whether the hook lets the call run; a hook that raises or hangs does not."""
         if self._on_loop is None:
             return False
         try:
             return bool(await self._on_loop.ask(loop))
         except HookFailed as error:
-            # Without the tool: of one that does not exist a model wrote the name.
+            # Without the tool: a model made up the name of one that does not exist.
             self._observers.hook_failed(
                 "on_loop", error.kind, error.__cause__, call_id=loop.call_id
             )
@@ -157,7 +157,7 @@ class LoopGuard:
 
 
 def digest_of(call: ToolCall) -> str:
-    """The same for calls that differ in key order, white space or the form of a number only."""
+    """A digest that ignores key order, white space and the form of numbers."""
     if call.text is not None:
         return encoding.digest([call.name, call.text])
     if call.arguments is None:
@@ -165,7 +165,7 @@ def digest_of(call: ToolCall) -> str:
         return encoding.digest([call.name, flaw and [flaw.reason, flaw.blanks]])
     try:
         return encoding.digest([call.name, _plain(call.arguments)])
-    except TypeError:  # keys that are no text, as a host may have put them together
+    except TypeError:  # keys that are not text, which a host may have combined
         return encoding.digest([call.name, repr(call.arguments)])
 
 
@@ -183,7 +183,7 @@ def _plain(value: Any) -> Any:
 def _counts(result: ToolResult) -> bool:
     if result.error_type not in _COUNTED or result.code in _NOT_COUNTED:
         return False
-    return lacked(result.details) is None  # the same call is right, once somebody has signed in
+    return lacked(result.details) is None  # the same call is right once a user has signed in
 
 
 def _soon() -> float:

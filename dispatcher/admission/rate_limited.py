@@ -1,4 +1,4 @@
-"""A call under limits, as far as its dispatcher has come with it."""
+"""The state of a call under rate limits."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from toolpool.contract.rates import Limit
 
 @dataclass(slots=True, eq=False)
 class RateLimited:
-    """A call under limits: whether it waits at the gate, and whether it has its places."""
+    """A call under rate limits: whether it waits at the rate gate, or has its places."""
 
     limits: tuple[Limit, ...]
     is_sent: bool = False

@@ -1,9 +1,9 @@
-"""Arguments put right where only one thing can have been meant.
+"""Repairs arguments that can have only one meaning.
 
-A string that is JSON of the wanted type, a number or boolean in quotes, a member of an enum where a
-list of its members is wanted, null for a field that need not be there. What is changed is exactly
-what the validator objected to, and never the arguments as a whole; they are validated again, and
-nothing is changed unless that succeeds. So a repair never touches a call that was already valid.
+It converts a string that is JSON of the wanted type, a number or boolean in quotes, a member of an
+enum where a list of its members is wanted, and null for an optional field. It changes only what the
+validator objected to. The arguments are then validated again, and nothing is changed unless that
+succeeds, so a valid call is never touched.
 """
 
 import json
@@ -32,7 +32,7 @@ Path = tuple[str | int, ...]
 def repair(
     arguments: dict[str, Any], problems: Sequence[Problem], validator: SchemaValidator
 ) -> tuple[dict[str, Any], list[Problem]] | None:
-    """The arguments as they were meant, and what was changed; None where that is not certain.
+    """The repaired arguments and the changes; None if the repair is uncertain.
 
     Each change is a problem whose `kind` is `json`, `number`, `boolean`, `wrapped` or `dropped`.
     """
@@ -45,7 +45,7 @@ def repair(
         changed: list[Path] = []
         for problem in problems:
             if any(problem.path[: len(path)] == path for path in changed):
-                continue  # what is in there is another value now, and is validated again
+                continue  # its container was replaced, and is validated again
             found = _at(arguments, problem.path)
             meant = None if found is _GONE else _meant(problem, found, validator)
             if meant is None:
@@ -57,13 +57,13 @@ def repair(
         problems = validator.problems(arguments)
         if not problems:
             if isinstance(reading.accept(arguments, _BIG), Flaw):
-                return None  # the JSON in a string was no better than that around it
+                return None  # the decoded JSON was no better than the string
             return arguments, done
     return None
 
 
 def _meant(problem: Problem, value: Any, validator: SchemaValidator) -> tuple[str, Any] | None:
-    """What was meant by `value`; None where nothing is, or more than one thing may be."""
+    """The only meaning of `value`; None if there is none or more than one."""
     wanted = problem.alternatives
     if not problem.path:
         return None
@@ -79,7 +79,7 @@ def _meant(problem: Problem, value: Any, validator: SchemaValidator) -> tuple[st
 
 
 def _is_member(value: Any, problem: Problem, root: dict[str, Any]) -> bool:
-    """Whether the wanted list is one of an enum's members, and `value` is such a member."""
+    """Whether the wanted list has an enum's members, and `value` is such a member."""
     *_, (_, node) = looked_at(problem.place, root)
     items = resolve(resolve(node, root).get("items"), root)
     members = items.get("enum") if isinstance(items, dict) else None
@@ -87,7 +87,7 @@ def _is_member(value: Any, problem: Problem, root: dict[str, Any]) -> bool:
 
 
 def _read(text: str, wanted: list[str]) -> tuple[str, Any] | None:
-    """The one value that the text stands for among the wanted types."""
+    """The one value of the wanted types that the text represents."""
     found: list[tuple[str, Any]] = []
     if ("integer" in wanted or "number" in wanted) and _INTEGER.fullmatch(text):
         found.append(("number", int(text)))
@@ -105,7 +105,7 @@ def _read(text: str, wanted: list[str]) -> tuple[str, Any] | None:
 
 
 def _at(node: Any, path: Path) -> Any:
-    """The value at `path`, or `_GONE` where there is none."""
+    """The value at `path`, or `_GONE` if there is none."""
     for step in path:
         try:
             node = node[step]
@@ -115,7 +115,7 @@ def _at(node: Any, path: Path) -> Any:
 
 
 def _with(node: Any, path: Path, value: Any) -> Any:
-    """A copy of `node` with another value at `path`; what is not on the way there is shared."""
+    """A copy of `node` with another value at `path`; the rest is shared."""
     if not path:
         return value
     step, *rest = path

@@ -1,4 +1,4 @@
-"""The tools that the pool itself offers to the model beside any background tool."""
+"""The pool's own tools, offered to the model beside any other tool."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -65,7 +65,7 @@ SPECS: Mapping[str, ToolSpec] = {
             "Stop a background call whose result is not needed any more.",
             {"handle": _HANDLE},
             required=True,
-            effects=None,  # it reads nothing, and what comes after it need not wait
+            effects=None,  # it reads nothing, and later calls need not wait
         ),
         _spec(
             "task_list",
@@ -75,7 +75,7 @@ SPECS: Mapping[str, ToolSpec] = {
         ),
     )
 }
-"""The tools offered to the model beside any background tool."""
+"""The pool's own tools, by name."""
 
 
 def is_own(spec: ToolSpec) -> bool:

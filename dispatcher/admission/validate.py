@@ -1,4 +1,4 @@
-"""The one place that decides whether a call is accepted, before anything is queued."""
+"""Decides whether a call is accepted, before anything is queued."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -23,7 +23,7 @@ from toolpool.dispatcher.messages.wording import Wording
 log = logs.logger("validate")
 
 Accepted = tuple[ToolCall, Offer]
-"""The call as it is to be queued, and the tool to queue it for."""
+"""The call to queue, and its tool."""
 
 _NO_ALIASES: Mapping[str, str] = {}
 
@@ -41,10 +41,10 @@ def validate(
 ) -> Accepted | ToolResult:
     """The call to queue, or the result that tells the model what to correct.
 
-    `allowed` are the tool names offered to this caller; None is all. `aliases` lead from the names
-    that a provider of this `format` was offered to the tools' own. Without `repairs` nothing is put
-    right for the model, whatever the tools say. `seen` is what the loop guard knows of a call that
-    it refuses: the answer says what is wrong with it, where that keeps it from running anyway.
+    `allowed` are the tool names offered to this caller; None for all. `aliases` map the names that
+    a provider of this `format` was offered to the tools' own. Without `repairs` no arguments are
+    repaired, even if the tools allow it. `seen` is what the loop guard knows of a call that it
+    refuses: the answer says what is wrong with it, if that alone keeps it from running.
     """
     if call.flaw is not None and call.flaw.code is not Code.UNPARSEABLE:
         return _unusable(call, call.flaw.code, feedback.flawed(call.flaw, wording), wording, seen)
@@ -72,7 +72,7 @@ def validate(
 
 
 def _not_offered(call: ToolCall, names: Sequence[str], wording: Wording) -> str:
-    """That there is no such tool; of a provider's built-in kind, that it is not supported."""
+    """The rejection of an unknown tool, or of an unsupported built-in of the provider."""
     kind = (call.origin or {}).get("built_in")
     if isinstance(kind, str):
         return feedback.unsupported(kind, call.name, names, wording)
@@ -82,7 +82,7 @@ def _not_offered(call: ToolCall, names: Sequence[str], wording: Wording) -> str:
 def _shown(
     wanted: str, offers: Mapping[str, Offer], allowed: Collection[str] | None, format: str
 ) -> list[str]:
-    """The names of the tools that the caller was offered, as it was.
+    """The names of the tools as the caller was offered them.
 
     The pool's own are left out unless one of them may be what was `wanted`.
     """
@@ -103,7 +103,7 @@ def _checked(
             return call, offer
         return _repaired_or_rejected(call, offer, problems, wording, repairs=repairs)
     except Exception:
-        if not encoding.is_json(call.arguments):  # as a host may have put them together
+        if not encoding.is_json(call.arguments):  # a host may have combined them
             flaw = Flaw(Code.UNPARSEABLE, "no_json_value")
             return rejected(call, flaw.code, feedback.flawed(flaw, wording), wording)
         log.exception("arguments_not_checked tool=%s call=%s", call.name, call.id)
@@ -113,7 +113,7 @@ def _checked(
 def _unusable(
     call: ToolCall, code: Code, text: str, wording: Wording, seen: Seen | None
 ) -> ToolResult:
-    """A call that cannot run: what is wrong with it, and an end to it where it keeps coming."""
+    """The rejection of a call that cannot run, with a stop notice if it keeps coming."""
     if seen is None:
         return rejected(call, code, text, wording)
     return rejected(call, Code.LOOP, text + feedback.again(seen, wording), wording)
@@ -127,9 +127,9 @@ def _repaired_or_rejected(
     *,
     repairs: bool,
 ) -> Accepted | ToolResult:
-    """A call whose arguments break the schema.
+    """Repair or reject a call whose arguments break the schema.
 
-    Of what the host injects the model is told nothing: it cannot correct it.
+    Arguments that the host injects are not mentioned: the model cannot correct them.
     """
     assert call.arguments is not None and offer.validator is not None
     if repairs and offer.spec.repair:

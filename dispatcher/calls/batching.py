@@ -1,4 +1,4 @@
-"""How many calls leave in the next message of a queue: a decision, without anything it acts on."""
+"""Decides how many calls leave in the next message of a queue. Pure."""
 
 from collections.abc import Sequence
 
@@ -8,17 +8,17 @@ _BATCHES_PER_WORKER = 2
 def next_batch(
     *, slots: Sequence[int], waiting: int, unstarted: int, largest: int, left: int | None = None
 ) -> int:
-    """How many of `waiting` calls to send now; 0 to gather a little more first.
+    """Return how many of `waiting` calls to send now; 0 to collect more first.
 
-    `slots` are those of each living worker, `unstarted` the calls that were sent and that nobody
-    has started, `largest` the size of a full batch, `left` what a cap of the tool's leaves.
+    `slots` are the slots of each live worker, `unstarted` the calls that were sent and not started,
+    `largest` the size of a full batch, `left` what the tool's concurrency cap leaves.
 
-    While workers have calls ahead of them that they cannot start yet, to send a few more starts
-    nothing sooner and costs a message, so those wait for company: for a full batch, or for as many
-    as are ahead.
+    While workers have calls queued that they cannot start yet, sending a few more starts nothing
+    sooner and costs a message. Such calls wait for a full batch, or until as many wait as are
+    queued.
     """
     batch = largest
-    if unstarted < sum(slots):  # some are idle: each is to have its share
+    if unstarted < sum(slots):  # some slots are idle: each gets its share
         batch = min(batch, max(1, -(-(waiting + unstarted) // len(slots))))
     room = sum(slots) + _BATCHES_PER_WORKER * batch * max(len(slots), 1) - unstarted
     if left is not None:

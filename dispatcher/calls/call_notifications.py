@@ -1,4 +1,4 @@
-"""What observers are told of a call once it was sent."""
+"""Tells observers about calls that were sent."""
 
 from toolpool.contract.envelope import Progress
 from toolpool.contract.outcome import Outcome
@@ -7,19 +7,19 @@ from toolpool.dispatcher.observer import Observers, Progressed
 
 
 class CallNotifications:
-    """Tells each start and each end once."""
+    """Reports each start and each end once."""
 
     def __init__(self, observers: Observers) -> None:
         self._observers = observers
 
     def start(self, pending: Pending, worker: str) -> None:
-        """A worker has the call."""
+        """Report that a worker started the call."""
         if self._observers.hear("started") and pending.start_is_untold():
             for heard_by in pending.heard_by:
                 self._observers.call("started", heard_by, worker)
 
     def end(self, pending: Pending, outcome: Outcome) -> None:
-        """The call was answered."""
+        """Report that the call was answered."""
         self._observers.ended(
             pending,
             pending.message,
@@ -31,7 +31,7 @@ class CallNotifications:
         )
 
     def progress(self, pending: Pending, progress: Progress) -> None:
-        """A tool says how far it is; its word may come before its worker's."""
+        """Report a tool's progress, which may arrive before its worker's report of the start."""
         if self._observers.hear("progressed"):
             self.start(pending, pending.worker)
             told = Progressed(done=progress.done, total=progress.total, message=progress.message)

@@ -1,4 +1,4 @@
-"""Waiting for the answers of calls."""
+"""Waits until calls are answered."""
 
 import asyncio
 from collections.abc import Iterable
@@ -6,26 +6,26 @@ from typing import Protocol
 
 
 class Waiter(Protocol):
-    """Whatever is told that a call was answered."""
+    """An object that is notified when a call is answered."""
 
     def release(self) -> None:
-        """The call was answered."""
+        """Note that the call was answered."""
         ...
 
 
 class Awaited(Protocol):
-    """What can be waited for."""
+    """An object that can be awaited."""
 
     latches: list[Waiter]
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has answered it yet."""
+        """Whether it has no answer yet."""
         ...
 
 
 class CountdownLatch:
-    """Opens when every call it holds is answered: one future for a whole stage of a turn."""
+    """Opens when every call that it holds is answered: one future for a whole stage of a turn."""
 
     __slots__ = ("_is_interrupted", "_left", "_open")
 
@@ -39,26 +39,26 @@ class CountdownLatch:
                 self._left += 1
 
     def release(self) -> None:
-        """One call was answered."""
+        """Note that one call was answered."""
         self._left -= 1
         if self._left == 0 and self._open is not None and not self._open.done():
             self._open.set_result(None)
 
     def interrupt(self) -> None:
-        """A call has to wait for a person: whoever waits here decides anew for how long."""
+        """Wake the waiter, because a call has to wait for approval and the timeout changes."""
         self._is_interrupted = True
         if self._open is not None and not self._open.done():
             self._open.set_result(None)
 
     def was_interrupted(self) -> bool:
-        """Whether that was so since the last time this was asked."""
+        """Whether the wait was interrupted since this was last called."""
         was_interrupted, self._is_interrupted = self._is_interrupted, False
         return was_interrupted
 
     async def wait(self) -> bool:
-        """Whether all are answered, when they are; False where the wait was interrupted.
+        """Return True once all calls are answered; False if the wait was interrupted.
 
-        Cancelling it touches none of them.
+        Cancelling the wait does not affect the calls.
         """
         if self._left and not self._is_interrupted:
             self._open = asyncio.get_running_loop().create_future()

@@ -1,7 +1,7 @@
-"""Keeps every deadline from this process's own clock, whatever Redis does.
+"""Enforces every deadline by this process's own clock, whether or not Redis answers.
 
-At the end of the queue wait a call that nobody started is ended; from 100 ms
-before the deadline the ledger is asked to expire it; at the deadline it is answered.
+A call that was not started ends with its queue wait. From 100 ms before the deadline the ledger is
+asked to expire the call; at the deadline it is answered.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ _UNWANTED = (CloseReason.CANCEL, CloseReason.LEAVE)
 
 
 def _code(reason: CloseReason) -> Code:
-    """What a call comes to that was not started."""
+    """The code of a call that was not started."""
     return Code.CANCELLED if reason in _UNWANTED else Code.EXPIRED
 
 
@@ -62,14 +62,14 @@ def _end_of(pending: Pending) -> CloseReason:
 
 
 class Deadlines:
-    """Expires and cancels."""
+    """Expires and cancels calls."""
 
     def __init__(self, services: Services, calls: Calls) -> None:
         self._transport = services.transport
         self._envelope = services.envelope
         self._calls = calls
-        # Queue waits end in the order they began, so one timer serves them all: a timer each costs
-        # more than the rest of keeping a call that is answered soon.
+        # Queue waits end in the order in which they began, so one timer serves them all: a timer
+        # for each costs more than all other deadline work of a call that is answered soon.
         self._line: dict[Pending, None] = {}
         self._line_timer: asyncio.TimerHandle | None = None
         self._due: dict[CloseReason, list[Pending]] = {reason: [] for reason in _ASKED_FOR}
@@ -77,7 +77,7 @@ class Deadlines:
         self._closing: set[asyncio.Task[None]] = set()
 
     def watch(self, pending: Pending, *, alone: bool = False) -> None:
-        """Keep a call's times from now on; `alone` for one that is not like the others."""
+        """Enforce a call's deadlines; `alone` gives its queue wait a timer of its own."""
         last = next(reversed(self._line), None)
         if alone:
             self._at(pending.start_by, self._queue_wait_over, pending)
@@ -90,13 +90,13 @@ class Deadlines:
             self._wait_for_head()
 
     def watch_approval(self, pending: Pending) -> None:
-        """Keep the times of a call that a person has to approve by its `start_by`."""
+        """Enforce the deadlines of a call that a person has to approve by its `start_by`."""
         self._line.pop(pending, None)
         ends_at = min(pending.start_by, pending.deadline - _AHEAD_SECONDS)
         self._at(ends_at, self.close_unapproved, pending)
 
     def close_unapproved(self, pending: Pending) -> None:
-        """End a call that nobody approved in time, or sent while it was approved."""
+        """End a call that was not approved in time, or was sent during its approval."""
         last_call = pending.deadline - _AHEAD_SECONDS
         if pending.is_open and last_call <= time.monotonic():
             self._nearly_over(pending)
@@ -105,7 +105,8 @@ class Deadlines:
             self._add_due(pending, CloseReason.UNAPPROVED)
 
     async def end_record(self, pending: Pending) -> bool:
-        """End the record of an answered call; one that nobody cancelled only if no other waits.
+        """End the record of an answered call; if it was not cancelled, only if no other waits for
+        it.
 
         Returns whether the server confirmed it.
         """
@@ -120,7 +121,7 @@ class Deadlines:
         return True
 
     def forget(self, pending: Pending) -> None:
-        """Keep a call's times no more."""
+        """Stop enforcing a call's deadlines."""
         self._line.pop(pending, None)
         if pending.timer is not None:
             pending.timer.cancel()
@@ -128,14 +129,14 @@ class Deadlines:
     async def cancel(self, calls: Sequence[Pending], *, everywhere: bool) -> None:
         """End calls; each is answered `aborted.cancelled`.
 
-        If not `everywhere`, and always for a run that calls share, a call goes on while another
-        dispatcher waits for it. A background call stays open if the server does not confirm its
-        end within a few seconds; it is then tried again until the call has ended.
+        If not `everywhere`, and always for a shared run, a call goes on while another dispatcher
+        waits for it. If the server does not confirm the end of a background call within a few
+        seconds, the call stays open and the attempt is repeated until it has ended.
         """
         calls = [pending for pending in calls if pending.is_open]
         for pending in calls:
             pending.unwanted(everywhere=everywhere and not pending.is_run)
-            if not pending.queue:  # one of the pool's own tools is at it
+            if not pending.queue:  # one of the pool's own tools runs it
                 self._calls.resolve(pending, _unknown(Code.CANCELLED))
             elif pending.is_unsent and not pending.may_be_known:
                 self._calls.resolve(pending, not_queued(Code.CANCELLED))
@@ -151,7 +152,7 @@ class Deadlines:
             self._add_due(pending, _end_of(pending))
 
     def close(self) -> None:
-        """Stop every background step."""
+        """Stop every background task."""
         if self._line_timer is not None:
             self._line_timer.cancel()
         for task in self._closing:
@@ -177,12 +178,12 @@ class Deadlines:
                 del self._line[pending]
                 self._queue_wait_over(pending)
         finally:
-            self._wait_for_head()  # whatever happened: without it no call would be kept any more
+            self._wait_for_head()  # in any case: without this timer no queue wait would end
 
     def _at(self, when: float, call: Callable[[Pending], None], pending: Pending) -> None:
         loop = asyncio.get_running_loop()
         delay = when - time.monotonic()
-        if pending.timer is not None:  # the next one takes its place
+        if pending.timer is not None:  # replaced by the next timer
             pending.timer.cancel()
         pending.timer = loop.call_later(max(0.0, delay), call, pending)
 
@@ -200,7 +201,7 @@ class Deadlines:
     def _nearly_over(self, pending: Pending) -> None:
         if not pending.is_open:
             return
-        # A process that stood still asks before it answers: the outcome may have been settled.
+        # After a pause of the process, ask before answering: the outcome may have been settled.
         now = time.monotonic()
         behind = now - (pending.deadline - _AHEAD_SECONDS)
         self._at(max(pending.deadline, now + min(behind, _LONGEST_ASK)), self._over, pending)
@@ -218,7 +219,7 @@ class Deadlines:
             )
 
     def _add_due(self, pending: Pending, reason: CloseReason) -> None:
-        """Calls that are due in the same turn of the loop are closed together."""
+        """Close the calls that are due in the same event-loop turn together."""
         due = self._due[reason]
         due.append(pending)
         if len(due) == 1:
@@ -270,7 +271,7 @@ class Deadlines:
             self._calls.resolve(pending, told)
         elif answer != MISSING:
             self._calls.settled(answer)
-        elif not pending.epoch:  # adopted, and whoever had it never sent it
+        elif not pending.epoch:  # adopted, and its former dispatcher never sent it
             self._calls.resolve(pending, _unknown(Code.WORKER_LOST))
 
     def _closing_of(self, pending: Pending, reason: CloseReason) -> Closing:
@@ -292,7 +293,7 @@ class Deadlines:
 
 
 def _unclaimed(pending: Pending, reason: CloseReason) -> Outcome:
-    """What a call comes to that nobody started."""
+    """The outcome of a call that was not started."""
     if reason is CloseReason.UNAPPROVED and pending.message.approval is None:
         return not_queued(Code.DENIED, feedback.NOBODY_APPROVED)
     code, before = _code(reason), pending.ran_before

@@ -1,7 +1,7 @@
-"""Circuits that are open for the whole fleet: told to the others, and followed with each look.
+"""Shares circuit state with the other dispatchers, on every survey of the server.
 
-Each dispatcher judges a tool by the calls that it sees end itself. What one opens is open for all;
-when the pause is over one of them lets a call through, and tells the others how that went.
+Each dispatcher judges a tool by the calls that it sees end. A circuit that one dispatcher opens is
+open for all. When the pause is over, one dispatcher sends a trial call and shares the result.
 """
 
 from toolpool.contract import encoding, logs
@@ -14,13 +14,13 @@ from toolpool.dispatcher.calls.services import Services
 log = logs.logger("circuits")
 
 _TRIAL_SECONDS = 10.0
-"""How long the right to try a tool outlives a dispatcher that does not renew it."""
+"""How long the right to send a trial call outlives a dispatcher that does not renew it."""
 _KEPT_SECONDS = 3_600.0
-"""How much longer than it is open a circuit's state is kept."""
+"""How long a circuit's state is kept after the circuit has closed."""
 
 
 class FleetCircuits:
-    """The circuits of one dispatcher, in step with those of the others."""
+    """Keeps the circuits of one dispatcher in step with those of the others."""
 
     def __init__(self, services: Services, breaker: Breaker) -> None:
         self._transport = services.transport
@@ -33,9 +33,9 @@ class FleetCircuits:
         self._trials: set[str] = set()
 
     async def follow(self) -> None:
-        """Tell what changed here, take what changed elsewhere, and ask to try what may be tried.
+        """Publish local changes, apply remote ones, and claim the trials that are due.
 
-        Nothing where each dispatcher judges for itself. Raises what the transport does.
+        Does nothing if each dispatcher judges for itself. Raises what the transport raises.
         """
         if not self._breaker.is_fleet_wide:
             return
@@ -57,7 +57,7 @@ class FleetCircuits:
                 self._breaker.may_try(tool)
 
     def _take(self, body: bytes, now: float) -> None:
-        """What is not signed for this key prefix, or older than what is known, says nothing."""
+        """Apply a state; ignore it if it is not signed for this key prefix or is not newer."""
         try:
             state = read_state(self._envelope, body)
         except MessageRejected:

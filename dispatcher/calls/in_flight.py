@@ -1,4 +1,4 @@
-"""The calls on their way: from the pump through the workers to one outcome each."""
+"""The calls in flight: from the pump through the workers to one outcome each."""
 
 import asyncio
 import time
@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
+from typing_extensions import override
 
 from toolpool.contract.approval_messages import ApprovalRequest
 from toolpool.contract.call import ToolCall
@@ -44,19 +45,19 @@ from toolpool.dispatcher.turn_context import TurnContext
 
 
 class Approvals(Protocol):
-    """What knows of calls that wait for a person."""
+    """Handles the calls that wait for a person's approval."""
 
     def look(self, pending: Pending) -> None:
-        """See what the ledger says of a call that has to be approved, or was."""
+        """Check the ledger's state of a call that needs approval, or needed it."""
         ...
 
     def decided(self, pending: Pending, decision: bytes) -> None:
-        """Somebody decided about a call."""
+        """Handle the decision about a call."""
         ...
 
 
 class InFlightCalls(Calls):
-    """Every call that was accepted and has no outcome yet, and all that moves it along."""
+    """Every accepted call without an outcome, and the parts that move it along."""
 
     approvals: Approvals
 
@@ -112,7 +113,7 @@ class InFlightCalls(Calls):
         self._is_closed = False
 
     async def start(self) -> None:
-        """Connect, look around once, and keep reading and following. Raises `Misconfigured`."""
+        """Connect, survey the server once, and start reading replies. Raises `Misconfigured`."""
         await self._transport.open()
         await self._server_monitor.once()
         self.in_background(self._reply_reader.run())
@@ -125,9 +126,9 @@ class InFlightCalls(Calls):
         await self._server_monitor.wait_for_tools(seconds)
 
     async def close(self) -> None:
-        """Cancel what somebody still waits for and let go of every connection. Idempotent.
+        """Cancel the calls that have a waiter and close every connection. Idempotent.
 
-        Background calls go on: their handles are adopted by whoever asks for them next.
+        Background calls go on: the dispatcher that next asks for their handle adopts them.
         """
         self._is_closed = True
         await self.leave([p for p in self._open.values() if not p.in_background])
@@ -136,7 +137,7 @@ class InFlightCalls(Calls):
         await self._tasks.end()
         for pending in self._open.values():
             self._deadlines.forget(pending)
-            pending.answer(failure(Code.CANCELLED, "", Executed.UNKNOWN))  # to whoever waits here
+            pending.answer(failure(Code.CANCELLED, "", Executed.UNKNOWN))  # for local waiters
         self._open.clear()
         self._deadlines.close()
         self._pump.close()
@@ -151,10 +152,10 @@ class InFlightCalls(Calls):
         *,
         is_behind: bool = False,
     ) -> Pending:
-        """Send an accepted call on its way, or join it if it is already open.
+        """Send an accepted call, or join it if it is already open.
 
-        Its times run from `since`, when it left its barrier. One that `is_behind` others of its
-        turn is not answered with what began before.
+        Its deadlines count from `since`, when it left its barrier. A call that `is_behind` others
+        of its turn is not answered with a result that began before them.
         """
         equal = equality_of(call, spec, turn, self._settings.tenant) if spec.is_shared else None
         pending, is_new = self._accept(call, spec, turn, since, is_watched=equal is None)
@@ -165,7 +166,7 @@ class InFlightCalls(Calls):
         return pending
 
     def send_run(self, run: Pending) -> None:
-        """See `sharing.Runs`."""
+        """Send a run that equal calls share."""
         self._open[run.root] = run
         self._deadlines.watch(run, alone=True)
         self._pass_on(run)
@@ -173,9 +174,9 @@ class InFlightCalls(Calls):
     def hold(
         self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float
     ) -> tuple[Pending, bool]:
-        """A call that is not sent before `go_on`, and whether it is to be asked about.
+        """Hold a call until `go_on`. Returns it, and whether a person has to be asked about it.
 
-        It counts as waiting: where there is no room for it, it is refused as any other.
+        It counts as waiting, and is refused like any other if there is no room for it.
         """
         pending, is_new = self._accept(call, spec, turn, since, is_watched=False)
         if is_new:
@@ -184,7 +185,7 @@ class InFlightCalls(Calls):
         return pending, False
 
     def take_over(self, request: ApprovalRequest, spec: ToolSpec, *, left: float) -> Pending:
-        """The same, of a call that another dispatcher held."""
+        """Hold a call that another dispatcher held before, as `hold` does."""
         pending = self._open[root_of(request.message.key)] = pending_factory.taken_over(
             request,
             spec,
@@ -196,22 +197,22 @@ class InFlightCalls(Calls):
         return pending
 
     def keep_approval(self, pending: Pending) -> None:
-        """See that a call that a person has to approve is answered, whatever the server does."""
+        """Ensure that a call that needs approval is answered, even if the server fails."""
         if not pending.is_held:
             pending.held(True)
             self._pump.hold(pending, always=True)
         self._deadlines.watch_approval(pending)
 
     def unapproved(self, pending: Pending) -> None:
-        """End a call that nobody approved in time, or sent while it was approved."""
+        """End a call that was not approved in time, or was sent during its approval."""
         self._deadlines.close_unapproved(pending)
 
     async def end_record(self, pending: Pending) -> bool:
-        """End the record of a call that was answered here; whether the server says that it did."""
+        """End the record of an answered call. Returns whether the server confirmed it."""
         return await self._deadlines.end_record(pending)
 
     def go_on(self, pending: Pending, *, is_sent: bool) -> None:
-        """Send a call that was approved, if it may still be; join one that `is_sent`."""
+        """Send an approved call, if it still may be; join a call that `is_sent`."""
         self._let_go(pending)
         self._deadlines.watch(pending, alone=True)
         if is_sent:
@@ -219,12 +220,13 @@ class InFlightCalls(Calls):
         else:
             self._unless_refused(pending, self._send)
 
+    @override
     def has_to_be_approved(self, pending: Pending) -> None:
-        """See `Calls.has_to_be_approved`."""
         if not pending.is_open:
             return
         if pending.stage is Stage.RUNNING and not pending.message.rerunnable:
-            pending.held_by("")  # the server lost that it was started: only its outcome may come
+            # the server lost the record of its start: only its outcome may arrive
+            pending.held_by("")
             self._pump.stranded(pending)
         else:
             if pending.limited is not None:
@@ -235,16 +237,16 @@ class InFlightCalls(Calls):
 
     @property
     def reported_epoch(self) -> str | None:
-        """See `Recovery.reported_epoch`."""
+        """The server's epoch, as in `Recovery.reported_epoch`."""
         return self._recovery.reported_epoch
 
+    @override
     def waits_again(self, pending: Pending) -> None:
-        """See `Calls.waits_again`."""
         pending.waits_again(time.monotonic() + self._settings.queue_timeout)
         self._deadlines.watch(pending, alone=True)
 
+    @override
     def decided(self, pending: Pending, decision: bytes) -> None:
-        """See `Calls.decided`."""
         self.approvals.decided(pending, decision)
 
     def _let_go(self, pending: Pending) -> None:
@@ -259,7 +261,7 @@ class InFlightCalls(Calls):
         self._pass_on(pending)
 
     def _pass_on(self, pending: Pending) -> None:
-        """To the pump; what is under a limit passes the gate before."""
+        """Pass a call to the pump, through the rate gate if it is under a limit."""
         spec, unset = pending.spec, msgspec.UNSET
         if (
             spec.rate is not unset
@@ -273,7 +275,7 @@ class InFlightCalls(Calls):
     def answer(
         self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float, refusal: Outcome
     ) -> Pending:
-        """A call that is not sent; one that was asked before has its own result all the same."""
+        """Answer a call without sending it; one that was dispatched before gets its own result."""
         pending, is_new = self._accept(call, spec, turn, since)
         if is_new:
             self.refuse(pending, refusal)
@@ -282,7 +284,10 @@ class InFlightCalls(Calls):
     async def were_asked(
         self, calls: Sequence[ToolCall], turn: TurnContext
     ) -> Sequence[bool | None]:
-        """See `Turns.were_asked`."""
+        """Whether each call was dispatched before; None if unknown.
+
+        See `pending_factory.were_asked`.
+        """
         return await pending_factory.were_asked(self._transport, calls, turn, self._settings)
 
     def _accept(
@@ -294,7 +299,7 @@ class InFlightCalls(Calls):
         *,
         is_watched: bool = True,
     ) -> tuple[Pending, bool]:
-        """The open call, its times kept from now on; whether there was none before."""
+        """Return the open call, with its deadlines enforced, and whether it is new."""
         is_own = spec.secrets is not msgspec.UNSET
         user = pending_factory.user_of(turn, self._settings) if is_own else None
         key = pending_factory.key_of(call, turn, self._settings.tenant, user)
@@ -322,7 +327,7 @@ class InFlightCalls(Calls):
         session: str | None,
         work: Coroutine[Any, Any, Outcome],
     ) -> Pending:
-        """A call that this dispatcher answers itself, by `work`, which never raises."""
+        """Answer a call in this dispatcher by `work`, which never raises."""
         pending = pending_factory.answered_here(call, spec, session)
         self._open[pending.root] = pending
         self._notifications.start(pending, "")
@@ -336,14 +341,14 @@ class InFlightCalls(Calls):
     async def adopt(
         self, found: BackgroundCall, spec: ToolSpec, *, is_wanted: bool = True
     ) -> Pending:
-        """Go on with a call that another dispatcher published; its outcome, if it has one.
+        """Take over a call that another dispatcher published, with its outcome if it has one.
 
-        One that is not wanted is only to be cancelled, and is not sent again. Raises what the
-        transport does where the ledger cannot be asked.
+        A call that is not wanted is only to be cancelled, and is not sent again. Raises what the
+        transport raises if the ledger cannot be read.
         """
         states = await self._transport.states(pending_factory.record_keys(found, spec))
         root = root_of(found.message.key)
-        if (known := self._open.get(root)) is not None:  # somebody else asked meanwhile
+        if (known := self._open.get(root)) is not None:  # opened meanwhile by a concurrent request
             return known
         pending = self._open[root] = pending_factory.adopted(
             found,
@@ -359,7 +364,8 @@ class InFlightCalls(Calls):
             return pending
         now = time.monotonic()
         has_record = states[pending.retries] is not None
-        if found.approval and not has_record:  # lost: whoever asked about it notes it once more
+        # lost: the next dispatcher to ask for approval writes it again
+        if found.approval and not has_record:
             self.approvals.look(pending)
         elif has_record or (pending.message.rerunnable and pending.deadline > now):
             await self._recovery.released(pending)
@@ -370,18 +376,18 @@ class InFlightCalls(Calls):
         return pending
 
     def root(self, key: str) -> Pending | None:
-        """The open call that this record, or that of another of its tries, belongs to."""
+        """The open call of this record, or of the record of another of its retries."""
         return self._open.get(root_of(key))
 
+    @override
     def refuse(self, pending: Pending, outcome: Outcome) -> None:
-        """See `Calls.refuse`."""
         if self._is_closed and pending.may_be_known:
             self.resolve(pending, msgspec.structs.replace(outcome, executed=Executed.UNKNOWN))
             return
         self._refusals.refuse(pending, outcome)
 
+    @override
     def join(self, pending: Pending) -> None:
-        """See `Calls.join`."""
         self._pump.adopt(pending)
         self.released(pending)
 
@@ -391,16 +397,16 @@ class InFlightCalls(Calls):
             return not_queued(Code.CANCELLED)
         return self.available.refusal(call, is_sent=is_sent)
 
+    @override
     def denial(self, pending: Pending) -> Outcome | None:
-        """See `Calls.denial`."""
         return self.available.denial(pending.as_run)
 
+    @override
     def held_too_long(self, pending: Pending) -> None:
-        """See `Calls.held_too_long`."""
         self._rate_gate.held_too_long(pending)
 
     def handed_over(self, pending: Pending, kept: float) -> None:
-        """Nobody waits for the call any more; its outcome is kept for `kept` seconds."""
+        """Move the call to the background; its outcome is kept for `kept` seconds."""
         self._pump.handed_over(pending)
         pending.handed_over(kept)
 
@@ -416,7 +422,8 @@ class InFlightCalls(Calls):
         shared = [p for p in calls if p.is_asker and p.in_background and p.is_open]
         for pending in shared:
             pending.unwanted(everywhere=True)
-        self._deadlines.close_unwanted(shared)  # another dispatcher would run what its handle names
+        # another dispatcher would run the calls of its handle
+        self._deadlines.close_unwanted(shared)
         await self._end(calls, everywhere=True)
 
     async def leave(self, calls: Sequence[Pending]) -> None:
@@ -464,7 +471,7 @@ class InFlightCalls(Calls):
             self._unless_refused(pending, self._pass_on)
 
     def _unless_refused(self, pending: Pending, send: Callable[[Pending], None]) -> None:
-        """What may have been accepted long ago is sent as things stand now."""
+        """Send a call unless it is refused now: it may have been accepted long ago."""
         pending.rerouted(self._fleet.home(pending.queue, pending.spec))
         refusal = self.refusal(pending.as_run)
         if refusal is not None:
@@ -472,63 +479,63 @@ class InFlightCalls(Calls):
         else:
             send(pending)
 
+    @override
     def started(self, pending: Pending, worker: str) -> None:
-        """See `Calls.started`."""
         pending.held_by(worker)
         self._recovery.noticed_start(pending)
         self._notifications.start(pending, worker)
         self._pump.started(pending)
 
+    @override
     def progressed(self, pending: Pending, progress: Progress) -> None:
-        """See `Calls.progressed`."""
         self._notifications.progress(pending, progress)
 
+    @override
     def released(self, pending: Pending) -> None:
-        """See `Calls.released`."""
         self._observers.call("released", pending)
         self.in_background(self._recovery.released(pending))
 
+    @override
     def limited(self, pending: Pending, limits: tuple[Limit, ...]) -> None:
-        """See `Calls.limited`."""
         if pending.is_open and pending.stage is Stage.QUEUED:
             self._rate_gate.hold_again(pending, limits)
 
+    @override
     def passed(self, pending: Pending, reason: str) -> None:
-        """See `Calls.passed`."""
         self.in_background(self._recovery.passed(pending, reason))
-        if reason and not pending.republished:  # one that is passed again waits for the next look
+        if reason and not pending.republished:  # if passed again, it waits for the next survey
             self._server_monitor.soon()
 
+    @override
     def ended(self, keys: Iterable[str]) -> None:
-        """See `Calls.ended`."""
         self._late_writes.heard(keys)
 
+    @override
     def asked(self, question: Question) -> None:
-        """See `Calls.asked`."""
         self.in_background(self.reporter.answer(question))
 
+    @override
     def settled(self, reply: bytes) -> None:
-        """See `Calls.settled`."""
         self._reply_reader.take(reply)
 
+    @override
     def known(self, pending: Pending, reply: bytes) -> None:
-        """See `Calls.known`."""
         pending.known_before()
         self._reply_reader.take(reply)
 
+    @override
     def unwanted(self, calls: Sequence[Pending]) -> None:
-        """See `Calls.unwanted`."""
         self._deadlines.close_unwanted(calls)
 
+    @override
     def find(self, key: str) -> Pending | None:
-        """See `Calls.find`."""
         pending = self._open.get(key) or self._open.get(root_of(key))
         return pending if pending is not None and pending.key == key else None
 
+    @override
     def all_open(self) -> Collection[Pending]:
-        """See `Calls.all_open`."""
         return self._open.values()
 
+    @override
     def in_background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Let work go on that ends with this dispatcher at the latest."""
         return self._tasks.start(work)

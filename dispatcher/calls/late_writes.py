@@ -1,4 +1,4 @@
-"""Writes that were answered and may still run: what comes after them waits for word of them."""
+"""Tracks writes that were answered and may still run; later calls wait for their end."""
 
 import asyncio
 import time
@@ -10,50 +10,50 @@ from redis.exceptions import RedisError
 from toolpool.dispatcher.calls.pending import Pending
 
 LEASES_TO_WAIT = 2
-"""How long the end of a lost write is waited for: until then its worker has stopped it."""
+"""How long to wait for the end of a lost write: by then its worker has stopped it."""
 
 
 _LOOK_SECONDS = 1.0
 
 
 class LateWrites:
-    """`lease_ttl` is in seconds. `has_ended` asks the server for what a worker noted."""
+    """Waits for late writes to end. `lease_ttl` is in seconds; `has_ended` asks the server."""
 
     def __init__(self, *, lease_ttl: float, has_ended: Callable[[str], Awaitable[bool]]) -> None:
         self._has_ended = has_ended
         self.patience = LEASES_TO_WAIT * lease_ttl
-        """Seconds from its answer after which nothing more is heard of a write."""
+        """Seconds from its answer after which no report of a write can arrive."""
         self._unended: dict[str, asyncio.Event] = {}
 
     def watch(self, pending: Pending) -> None:
-        """Expect word of an answered write, for longer than anybody waits for it."""
+        """Track an answered write, for longer than any call waits for it."""
         key = pending.key
         self._unended[key] = asyncio.Event()
         asyncio.get_running_loop().call_later(2 * self.patience, self._unended.pop, key, None)
 
     def heard(self, keys: Iterable[str]) -> None:
-        """These have ended, or nobody wants to know any more."""
+        """Note that these writes have ended, or that their end no longer matters."""
         for key in keys:
             if (ended := self._unended.get(key)) is not None:
                 ended.set()
 
     async def end_of(self, pending: Pending) -> bool:
-        """Whether an answered write has ended; waits for word of it for as long as that may come.
+        """Return whether an answered write has ended, after waiting while its end may be reported.
 
-        One that goes on in the background is not waited for: that may take a day.
+        A background call is not waited for: it may take a day.
         """
         if pending.is_open:
             return False
         return await self.wait(pending, pending.ended + self.patience - time.monotonic())
 
     async def wait(self, pending: Pending, seconds: float) -> bool:
-        """Whether an answered write has ended, as far as anybody says so within `seconds`."""
+        """Return whether an answered write is known to have ended within `seconds`."""
         ended = self._unended.get(pending.key)
         if ended is None:
             return True
         give_up_at = time.monotonic() + seconds
         while not ended.is_set():
-            if await self._is_noted(pending.key):  # as where it was asked for again
+            if await self._is_noted(pending.key):  # for example where the call was dispatched again
                 return True
             left = give_up_at - time.monotonic()
             if left <= 0:

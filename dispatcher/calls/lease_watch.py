@@ -1,7 +1,7 @@
-"""Which workers are gone: their leases were not renewed, though they could have been.
+"""Detects dead workers: their leases were not renewed although the server was reachable.
 
-A lease says that its worker lives and that it reaches the server. Only while the server is known to
-answer does a lease that is not renewed say anything about the worker.
+A lease shows that its worker lives and reaches the server. A lapsed lease says something about the
+worker only while the server is known to answer.
 """
 
 from collections.abc import Iterable
@@ -21,9 +21,9 @@ class _Seen:
 
 
 class LeaseWatch:
-    """Fed with every survey of the server; times are on the monotonic clock.
+    """Judges leases by the surveys of the server; times are on the monotonic clock.
 
-    `lease_ttl` is how long a worker may not renew its lease, in seconds.
+    `lease_ttl` is how long a lease stays valid without renewal, in seconds.
     """
 
     def __init__(self, *, lease_ttl: float) -> None:
@@ -32,29 +32,32 @@ class LeaseWatch:
         self._looked_at = -_NEVER
         self._seen: dict[str, _Seen] = {}
         self.since = _NEVER
-        """Since when the server was seen to answer without a gap."""
+        """Since when the server has answered without a gap."""
 
     def interrupted(self) -> None:
-        """The server did not answer: what was seen before says nothing about now."""
+        """Note that the server did not answer: earlier observations no longer count."""
         self.since = _NEVER
 
     def look(self, leases: Iterable[WorkerLease], now: float, *, clock_jumped: bool) -> None:
-        """Note one survey. A late one is a gap: the server, or this process, stood still."""
+        """Record one survey.
+
+        A late one counts as a gap: the server, or this process, stood still.
+        """
         if self.since == _NEVER or clock_jumped or now - self._looked_at > self._longest_gap:
             self.since = now
         self._looked_at = now
         for lease in leases:
             seen = self._seen.get(lease.id)
-            # Workers of older versions do not count their beats.
+            # Workers of older versions do not count their heartbeats.
             if seen is None or seen.beat != lease.beat or not lease.beat or lease.ended:
                 self._seen[lease.id] = _Seen(lease.beat, now, lease.ended)
         for worker in [w for w, seen in self._seen.items() if now - seen.at > _FORGOTTEN_SECONDS]:
             del self._seen[worker]
 
     def is_lost(self, worker: str, *, known_since: float, patience: float, now: float) -> bool:
-        """Whether a worker that was known at `known_since` is gone, and has been for `patience` s.
+        """Whether a worker known at `known_since` is dead, and has been for `patience` seconds.
 
-        One that has said its end, through its supervisor, is gone at once.
+        A worker that announced its end, through its supervisor, is dead at once.
         """
         seen = self._seen.get(worker)
         if seen is not None and seen.has_ended:

@@ -1,7 +1,7 @@
-"""The living workers: how many slots each queue has, and which version of a tool runs where.
+"""Tracks live workers: the slots of each queue, and where each tool version runs.
 
-While a release rolls, workers of one queue offer different tools. A call goes where its tool, in
-the version that its arguments were validated against, is known to run.
+During a rolling release, workers of one queue offer different tools. A call goes to a queue whose
+workers have its tool in the version that its arguments were validated against.
 """
 
 import time
@@ -15,14 +15,14 @@ from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.transports.base import Transport
 
 _LIVE_SECONDS = 10.0
-"""After its last worker was seen, a version counts as running: a worker may be on its way back.
+"""How long a version counts as running after its last worker was seen, as that worker may return.
 
-Not if that worker said that it leaves for good, as in a release.
+Not if the worker announced that it leaves for good, as in a release.
 """
 
 
 class LiveWorkers:
-    """Fed with the leases of every survey."""
+    """Learns from the leases of every survey."""
 
     def __init__(self, transport: Transport, envelope: Envelope, names: RedisKeys) -> None:
         self._transport = transport
@@ -31,23 +31,23 @@ class LiveWorkers:
         self._toolsets: dict[str, Toolset] = {}
         self._seen_at: dict[str, float] = {}
         self._by_queue: dict[str, dict[str, int]] = {}
-        """Slots by toolset, by queue."""
+        """Slots by queue and toolset."""
         self._routes: dict[str, str] = {}
         self._started_at: dict[str, float] = {}
-        """When the oldest living worker of each queue started: Unix time."""
+        """When the oldest live worker of each queue started, in Unix time."""
         self._absent_since: dict[str, float] = {}
-        """Since when no worker of its queue has a tool, on the monotonic clock."""
+        """Since when each tool has been missing from its queue (monotonic clock)."""
         self._unserved: frozenset[str] = frozenset()
         self._compared: tuple[object, object] | None = None
         self.slots: dict[str, list[int]] = {}
-        """The slots of each living worker, by queue."""
+        """The slots of each live worker, by queue."""
         self.live: dict[str, frozenset[str]] = {}
-        """The digests of each tool that living workers offer."""
+        """The digests of each tool that live workers offer."""
 
     async def follow(self, leases: Sequence[WorkerLease]) -> None:
-        """Take the leases of one look. Raises what the transport does.
+        """Apply the leases of one survey. Raises what the transport raises.
 
-        What was learnt stays where a toolset cannot be read yet.
+        While a toolset cannot be read, the previous knowledge stays.
         """
         now = time.monotonic()
         by_queue: dict[str, dict[str, int]] = {}
@@ -99,10 +99,10 @@ class LiveWorkers:
         return len(self._toolsets) > known
 
     async def unserved(self, specs: Sequence[ToolSpec], *, after: float) -> frozenset[str]:
-        """The tools that no living worker of their queue has had for `after` seconds.
+        """The tools that no live worker of their queue has had for `after` seconds.
 
-        A queue without workers keeps its tools: it may be scaled to zero. Raises what the
-        transport does.
+        A queue without workers keeps its tools: it may be scaled to zero. Raises what the transport
+        raises.
         """
         if (
             self._compared is None
@@ -126,12 +126,12 @@ class LiveWorkers:
         if spec.name in self.live:
             return False
         sets = self._by_queue.get(self._names.queue(spec.queue, spec.run_in))
-        if not sets:  # what its last workers did not have does not come back without workers
+        if not sets:  # a tool that its last workers lacked stays absent without workers
             return spec.name in self._unserved
         return all(map(self._is_known, sets))
 
     async def _absent_for(self, specs: Sequence[ToolSpec]) -> dict[str, float]:
-        """For how many seconds workers have taken from a tool's queue and none had the tool."""
+        """For how many seconds each tool's queue has had workers, but none with the tool."""
         ages = await self._transport.toolset_ages()
         bodies = await self._transport.toolsets(list(ages))
         last_had: dict[str, float] = {}
@@ -152,14 +152,14 @@ class LiveWorkers:
         }
 
     def queue_for(self, spec: ToolSpec) -> str:
-        """The queue on which every worker runs this version of the tool, as far as is known."""
+        """The queue whose workers all run this version of the tool, as far as is known."""
         queue = self._routes.get(spec.digest)
         if queue is None:
             queue = self._routes[spec.digest] = self._route(spec)
         return queue
 
     def queue_for_another(self, spec: ToolSpec) -> str | None:
-        """A queue whose workers run the tool in whatever version; None where none is known."""
+        """A queue whose workers run the tool in any version; None if none is known."""
         queue = self._names.queue(spec.queue, spec.run_in)
         fit = {
             toolset: slots
@@ -169,7 +169,7 @@ class LiveWorkers:
         return toolset_queue(queue, max(fit, key=fit.__getitem__)) if fit else None
 
     def home(self, queue: str, spec: ToolSpec) -> str:
-        """`queue`, or another where nobody takes from it any more: its toolset is gone."""
+        """Return `queue`, or another queue if its toolset is gone and it has no workers left."""
         common = common_queue(queue)
         if queue in (common, *self.slots):
             return queue
@@ -177,7 +177,7 @@ class LiveWorkers:
         return route if route in self.slots else common
 
     def runs(self, spec: ToolSpec) -> bool:
-        """Whether a living worker is known to run this version of the tool."""
+        """Whether a live worker is known to run this version of the tool."""
         sets = self._by_queue.get(self._names.queue(spec.queue, spec.run_in), {})
         return any(self._has(toolset, spec) for toolset in sets)
 

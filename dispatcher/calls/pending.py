@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from toolpool.dispatcher.calls.shared_run import SharedRun
 
 CLOCK_MARGIN_SECONDS = 0.25
-"""How exactly the server's clock is known here."""
+"""How precisely the server's clock is known here."""
 _FORGOTTEN_EPOCH = "forgotten"
 
 
 class Stage(Enum):
-    """How far an open call has come."""
+    """The stage of an open call."""
 
     next: tuple["Stage", ...]
-    """Where it may go from here, as `NEXT_STAGES` has it."""
+    """The stages that may follow, as in `NEXT_STAGES`."""
 
-    NEW = "new"  # or at the gate, because of a rate limit or an approval
-    WAITING = "waiting"  # in the pump: nothing was ever sent
+    NEW = "new"  # or at the rate gate or waiting for approval
+    WAITING = "waiting"  # in the pump: never sent
     PUBLISHING = "publishing"  # on its way to the server, not confirmed
     QUEUED = "queued"
-    STRANDED = "stranded"  # published, but nobody may start it any more
+    STRANDED = "stranded"  # published, but no worker may start it
     RUNNING = "running"
 
 
@@ -51,9 +51,9 @@ NEXT_STAGES: Mapping[Stage, frozenset[Stage]] = {
     Stage.STRANDED: frozenset({Stage.RUNNING, Stage.QUEUED, Stage.NEW}),
     Stage.RUNNING: frozenset({Stage.QUEUED, Stage.NEW}),
 }
-"""Where a call may go from each stage. A retry starts again as a new call, from wherever it was."""
+"""The stages that may follow each stage. A retry starts again as a new call, from any stage."""
 
-for _stage, _allowed in NEXT_STAGES.items():  # on the stages, since to look one up takes longer
+for _stage, _allowed in NEXT_STAGES.items():  # stored on the stages, since a lookup takes longer
     _stage.next = tuple(_allowed)
 
 _STATES: Mapping[Stage, State] = {
@@ -68,13 +68,13 @@ _STATES: Mapping[Stage, State] = {
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """Times are on the monotonic clock: `start_by` ends the queue wait, `deadline` everything.
+    """An open call. `start_by` ends the queue wait, `deadline` the call (monotonic clock).
 
     Only its own methods change it.
     """
 
     root: str
-    """The same for all retries of a call: the name it is asked again by."""
+    """The call's key without the retry count: the same for all its retries."""
     call: ToolCall
     spec: ToolSpec
     message: CallMessage
@@ -93,70 +93,70 @@ class Pending:
     worker: str = ""
     published_at: float = 0.0
     queued_at: float = 0.0
-    """When the server first said that it has its message; 0 until then."""
+    """When the server first confirmed its message; 0 until then."""
     republished: int = 0
     in_background: bool = False
     retries: int = 0
     ran_before: Outcome | None = None
-    """The outcome of the last try that ran, or may have."""
+    """The outcome of the last attempt that ran, or may have run."""
     again: bool = False
-    """Whether it may have been asked before, by a dispatcher that is no more."""
+    """Whether a former dispatcher may have dispatched it."""
     accepted_in: str = ""
     """The server's epoch when it was accepted."""
     is_attached: bool = False
-    """Whether another dispatcher asked for it first."""
+    """Whether another dispatcher dispatched it first."""
     provider: str = ""
     is_unwanted: bool = False
     is_cancelled: bool = False
-    """Whether it was cancelled for every dispatcher, and not only left by this one."""
+    """Whether it was cancelled for every dispatcher, and not only here."""
     is_news: bool = True
-    """Whether its outcome is not one that had been stored before this dispatcher asked."""
+    """Whether its outcome was not yet stored when this dispatcher asked."""
     timer: asyncio.TimerHandle | None = None
     started_key: str = ""
     started_attempt: int = 0
-    """Whose start was told: the record and its attempt."""
+    """The attempt whose start was reported: its record and number."""
     work: asyncio.Task[None] | None = None
-    """What answers it, where this dispatcher does so itself."""
+    """The task that answers it, if this dispatcher does so itself."""
     limited: RateLimited | None = None
-    """The rate limits it is under, once it has come to the gate."""
+    """Its rate limits, once it has reached the rate gate."""
     approval: str = ""
     """The id of the approval that it waits for, or waited for."""
     awaits_approval: bool = False
     answer_by: float = math.inf
-    """Its deadline from when it was approved on, however often it has to pass the gate anew."""
+    """Its deadline since its approval, however often it passes the rate gate."""
     is_held: bool = False
-    """Whether it is counted among the waiting calls of its session, outside of any queue."""
+    """Whether it counts among its session's waiting calls without being on a queue."""
     when_answered: "Callable[[Pending], None] | None" = None
     share: "SharedRun | None" = None
     """The equal calls that it shares a run with, or that it is the run of."""
     is_run: bool = False
-    """Whether it is a run that calls share, and nobody's own call."""
+    """Whether it is a shared run, which is no caller's own call."""
     shared_as: str = ""
-    """How its result came to it from an equal call; see `CallFacts`. Empty for one of its own."""
+    """How an equal call provided its result; see `CallFacts`. Empty if it ran itself."""
     age: float = 0.0
-    """Of a result that had been kept, in seconds."""
+    """The age of a reused result, in seconds."""
     told_as: str = ""
-    """Of a run that calls share: the root of the one that observers are told of in its place."""
+    """For a shared run: the root of the call that observers are told about instead."""
     told: CallFacts | None = None
-    """The facts that were told last: of this message, in this queue."""
+    """The last facts reported: of this message, in this queue."""
     told_message: CallMessage | None = None
     told_queue: str = ""
 
     @property
     def key(self) -> str:
-        """The name of its ledger record."""
+        """The key of its ledger record."""
         return self.message.key
 
     @property
     def as_run(self) -> ToolCall:
-        """The call with the arguments that it runs with: those that were approved, if any were."""
+        """The call with the arguments that it runs with: the approved ones, if any."""
         if self.call.arguments is self.message.arguments:
             return self.call
         return msgspec.structs.replace(self.call, arguments=self.message.arguments)
 
     @property
     def facts(self) -> CallFacts:
-        """Which call it is, for observers."""
+        """The facts that identify the call to observers."""
         message = self.message
         if self.told is not None and (
             self.told_message is message and self.told_queue == self.queue
@@ -181,52 +181,52 @@ class Pending:
 
     @property
     def was_started(self) -> bool:
-        """Whether an attempt before this one was started, so that its queue wait is behind it."""
+        """Whether an earlier attempt was started, so that its queue wait is over."""
         return self.message.attempt > 1
 
     @property
     def may_be_known(self) -> bool:
         """Whether the ledger may have it although this dispatcher has not sent it.
 
-        True also of calls that another dispatcher may send: those with an approval or a handle.
+        Also true for calls that another dispatcher may send: those with an approval or a handle.
         """
         is_named = self.message.session is not None and self.message.turn is not None
         return is_named or self.is_run or bool(self.approval) or self.in_background
 
     @property
     def is_asker(self) -> bool:
-        """Whether it is answered with a run that it shares."""
+        """Whether it is answered by a shared run."""
         return self.share is not None and not self.is_run
 
     @property
     def heard_by(self) -> "Sequence[Pending]":
-        """Those whose call starts, and goes on, with it."""
+        """The calls that start, and report progress, with it."""
         return tuple(self.share.askers) if self.share is not None and self.is_run else (self,)
 
     @property
     def is_unsent(self) -> bool:
-        """Whether this dispatcher has certainly not sent it, so that only another may have."""
+        """Whether this dispatcher has certainly not sent it; another one may have."""
         return self.stage in (Stage.NEW, Stage.WAITING) and not self.epoch
 
     @property
     def nobody_ran_it(self) -> bool:
-        """Whether a call without a record certainly did not run; never so if it shares a run."""
+        """Whether a missing record proves that it did not run; never if it shares a run."""
         return self.is_unsent and not self.is_asker and (self.message.rerunnable or not self.again)
 
     @property
     def leaves_mark(self) -> bool:
-        """Whether it may not be started after its end, even if somebody puts its record back."""
+        """Whether a mark must prevent a start after its end, even if its record returns."""
         was_asked_about = bool(self.approval) or self.message.approval is not None
         return was_asked_about or not self.message.rerunnable
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has answered it yet."""
+        """Whether it has no answer yet."""
         return self.outcome is None
 
     @property
     def state(self) -> State:
-        """What is said of it outside."""
+        """Its state as reported to operators."""
         if self.outcome is not None:
             return State.COMPLETED if self.outcome.ok else State.FAILED
         if self.awaits_approval:
@@ -236,23 +236,26 @@ class Pending:
 
     @property
     def is_in_flight(self) -> bool:
-        """Whether it takes a place among those of its session that are on their way."""
+        """Whether it counts towards its session's calls in flight."""
         return self.is_open and self.stage not in (Stage.NEW, Stage.WAITING)
 
     @property
     def is_unstarted(self) -> bool:
-        """Whether it has been sent and no worker has taken it yet."""
+        """Whether it was sent and no worker has started it."""
         return self.stage in (Stage.PUBLISHING, Stage.QUEUED)
 
     def to(self, stage: Stage) -> bool:
-        """Go on to `stage`; whether it may. A call that is answered goes nowhere."""
+        """Move to `stage`; return False if that is not allowed. An answered call never moves."""
         if self.outcome is not None or stage not in self.stage.next:
             return False
         self.stage = stage
         return True
 
     def start_is_untold(self) -> bool:
-        """Whether nobody was told yet that this attempt has started; to be asked once."""
+        """Whether the start of this attempt is still unreported.
+
+        Marks it reported: call it once.
+        """
         key, attempt = self.message.key, self.message.attempt
         if (self.started_key, self.started_attempt) == (key, attempt):
             return False
@@ -260,62 +263,62 @@ class Pending:
         return True
 
     def published(self, epoch: str, at: float, *, confirmed_at: float = 0.0) -> None:
-        """The server has its message, which was sent at that time, and has said so since."""
+        """Note that the server confirmed, at `confirmed_at`, the message that was sent at `at`."""
         self.epoch, self.published_at = epoch, at
         self.queued_at = self.queued_at or confirmed_at
 
     def published_again(self, at: float) -> None:
-        """Another message was sent for it, at that time; whoever had it is no more."""
+        """Note that another message was sent at `at`; the worker of the last one is gone."""
         self.published_at, self.worker = at, ""
         self.republished += 1
 
     def forget_epoch(self) -> None:
-        """No server has the record it was opened in: nobody can say any more that nobody ran it."""
+        """Forget the epoch: the record is lost, so non-execution can no longer be proved."""
         self.epoch = _FORGOTTEN_EPOCH
 
     def held_by(self, worker: str) -> None:
-        """A worker has it."""
+        """Note the worker that has claimed it."""
         self.worker = worker
 
     def attached(self, is_attached: bool = True) -> None:
-        """Another dispatcher asked for it first, or did not."""
+        """Note whether another dispatcher dispatched it first."""
         self.is_attached = is_attached
 
     def known_before(self) -> None:
-        """Its outcome had been stored before this dispatcher asked."""
+        """Note that its outcome was stored before this dispatcher asked."""
         self.is_news = False
 
     def unwanted(self, *, everywhere: bool = False) -> None:
-        """Stop waiting for it here; `everywhere`: it is to end for all dispatchers."""
+        """Stop waiting for it here; `everywhere` ends it for all dispatchers."""
         self.is_unwanted = True
         self.is_cancelled = everywhere
 
     def rerouted(self, queue: str) -> None:
-        """It goes on in another queue."""
+        """Move it to another queue."""
         self.queue = queue
 
     def in_attempt(self, attempt: int) -> None:
-        """It is started again, in this attempt, under the same record."""
+        """Start it again as this attempt, under the same record."""
         self.message = msgspec.structs.replace(self.message, attempt=attempt)
 
     def waits_again(self, start_by: float) -> None:
-        """It has so long to be started once more."""
+        """Wait for another start, until `start_by`."""
         self.start_by = min(start_by, self.deadline)
 
     def for_any_version(self) -> None:
-        """No worker has the version of its tool that it was validated against."""
+        """Allow any version of its tool: no worker has the one that validated it."""
         self.message = msgspec.structs.replace(self.message, final=True)
 
     def traced(self, headers: dict[str, str]) -> None:
-        """Its worker is to be told of the trace that it belongs to."""
+        """Set the trace headers for its worker."""
         self.message = msgspec.structs.replace(self.message, trace=headers)
 
     def answered_by(self, work: "asyncio.Task[None]") -> None:
-        """This dispatcher answers it itself."""
+        """Set the task that answers it in this dispatcher."""
         self.work = work
 
     def awaits(self, *, until: float, queue_timeout: float) -> None:
-        """It is not sent before it is approved, until a time on the monotonic clock."""
+        """Hold it until it is approved, at most until `until` on the monotonic clock."""
         if not self.awaits_approval:
             for latch in self.latches:
                 if isinstance(latch, CountdownLatch):
@@ -325,27 +328,29 @@ class Pending:
         self.start_by = min(until, self.deadline)
 
     def held(self, is_held: bool) -> None:
-        """It is counted as waiting outside of any queue, or not any more."""
+        """Note whether it counts as waiting without being on a queue."""
         self.is_held = is_held
 
     def unsent(self) -> None:
-        """It is not on a queue any more, or never was: it has to be approved first."""
+        """Note that it is on no queue: it has to be approved first."""
         self.epoch, self.published_at, self.queued_at = "", 0.0, 0.0
 
     def asked_about(self, message: CallMessage) -> None:
-        """The arguments that its approval is bound to, whatever a policy gave it here."""
+        """Set the message with the arguments that its approval is bound to, before any policy
+        change.
+        """
         if message.arguments != self.message.arguments:
             self.call = msgspec.structs.replace(self.call, policy_note=None)
         self.message = msgspec.structs.replace(self.message, arguments=message.arguments)
 
     def decided(self, decision: bytes | None) -> None:
-        """Note the signed decision that approves it; None if a person has yet to decide."""
+        """Note the signed decision that approves it; None if the decision is pending."""
         self.message = msgspec.structs.replace(self.message, approval=decision)
         if decision is None:
             self.answer_by = math.inf
 
     def judged(self, verdict: PolicyVerdict | None) -> None:
-        """It was judged once more, perhaps by another policy: the worker compares what both saw."""
+        """Set a new policy verdict; the worker compares it with its own."""
         before = self.message.verdict
         if before is not None and verdict is not None:
             paths = tuple(dict.fromkeys((*before.paths, *verdict.paths)))
@@ -353,31 +358,31 @@ class Pending:
         self.message = msgspec.structs.replace(self.message, verdict=verdict)
 
     def approved(self, *, start_by: float, deadline: float) -> None:
-        """It may be sent: it was approved."""
+        """Note the approval; the call may be sent."""
         self.awaits_approval = False
         self.deadline = self.answer_by = min(deadline, self.answer_by)
         self.start_by = min(start_by, self.deadline)
 
     def handed_over(self, keep: float) -> None:
-        """Nobody waits for it any more; its outcome is kept for `keep` seconds."""
+        """Move it to the background; its outcome is kept for `keep` seconds."""
         self.in_background, self.keep = True, keep
-        self.message = msgspec.structs.replace(self.message, keep=keep)  # if it is yet to be sent
+        self.message = msgspec.structs.replace(self.message, keep=keep)  # if it has not been sent
 
     def under(self, limited: RateLimited | None) -> None:
-        """It is under these rate limits, or none any more."""
+        """Set its rate limits; None for none."""
         self.limited = limited
         limits = limited.limits if limited is not None else ()
         if limits != self.message.limits:
             self.message = msgspec.structs.replace(self.message, limits=limits)
 
     def lasts_until(self, deadline: float) -> None:
-        """Whoever shares it waits until this time, on the monotonic clock."""
+        """Set the deadline of a shared run, on the monotonic clock."""
         self.deadline = deadline
 
     def start_again(self, *, start_by: float, before: Outcome) -> None:
         """Become the next retry of the same call: a new record, nothing sent yet.
 
-        `before` is the outcome of the try before it.
+        `before` is the outcome of the previous attempt.
         """
         self.retries += 1
         key = retry_key(self.root, self.retries)
@@ -389,31 +394,32 @@ class Pending:
         self.ran_as(before)
 
     def shared(self, how: str, age: float = 0.0) -> None:
-        """Its result comes from an equal call, whose run it joined or whose result was kept."""
+        """Note that an equal call provides its result, by a shared run or a kept result."""
         self.shared_as, self.age = how, age
 
     def ran_as(self, outcome: Outcome) -> None:
-        """A try, or the run that it shared, came to this, and there will be another."""
+        """Note the outcome of an attempt, or of a shared run, that another attempt follows."""
         if outcome.executed is not Executed.NO:
             self.ran_before = outcome
 
     def ran_for(self, run: "Pending") -> None:
-        """What is told of its tries, and of how long they might last, is that of a run."""
+        """Copy the attempts and time limits of a shared run, for observers."""
         self.retries = run.retries
         if run.told_as == self.root:
             self.queued_at = run.queued_at
         self.message = msgspec.structs.replace(self.message, timeout=run.message.timeout)
 
     def as_of_all_tries(self, outcome: Outcome) -> Outcome:
-        """The outcome of the last try, executed if a try before it was."""
+        """The outcome of the last attempt, marked as executed if an earlier one was."""
         if outcome.executed is not Executed.NO or self.ran_before is None:
             return outcome
         return msgspec.structs.replace(outcome, executed=self.ran_before.executed)
 
     def answer(self, outcome: Outcome) -> Outcome:
-        """Note the outcome and wake whoever waits for it. To be called once.
+        """Set the outcome and wake the waiters. To be called once.
 
-        Where nobody took the last try, or its approval had ended, it is that of the try before.
+        If no worker started the last attempt, or its approval had ended, the outcome is that of the
+        attempt before.
         """
         if outcome.code is Code.EXPIRED and self.ran_before is not None:
             outcome = self.ran_before
@@ -439,7 +445,7 @@ class Pending:
                 self.latches.remove(latch)
 
     def opening(self, now: float, server_now: float) -> Opening:
-        """What the ledger notes about it; `server_now` is the server's time."""
+        """The fields of its ledger record; `server_now` is the server's time."""
         deadline = max(0.001, self.deadline - now)
         return Opening(
             key=self.key,

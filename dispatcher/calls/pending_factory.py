@@ -1,4 +1,4 @@
-"""Makes the calls that are moved: accepted now, answered here, or sent by another dispatcher."""
+"""Creates open calls: newly accepted, answered here, or taken over from another dispatcher."""
 
 import time
 from collections.abc import Sequence
@@ -23,16 +23,16 @@ from toolpool.dispatcher.turn_context import TurnContext
 log = logs.logger("traffic")
 
 ANSWER_MARGIN_SECONDS = 1.0
-"""Between the end of a tool's time and its call's deadline, for the answer to arrive."""
+"""Time between the end of the tool's timeout and the call's deadline, for the reply to arrive."""
 
 
 def user_of(turn: TurnContext, settings: Settings) -> Any:
-    """Whose calls they are: of a tool that is given a user's secrets, nobody else's is the same."""
+    """The user whose calls count as the same: only the user's own if the tool gets user secrets."""
     return None if turn.context is None else turn.context.get(settings.secrets_user)
 
 
 def key_of(call: ToolCall, turn: TurnContext, tenant: str, user: Any = None) -> str:
-    """Stable for the same call of the same turn of the same session; else random."""
+    """A stable key for the same call of the same turn of the same session; else random."""
     if turn.session is None or turn.id is None:
         return new_nonce()
     where = [turn.id, call.index] if not call.has_own_key else []
@@ -40,14 +40,14 @@ def key_of(call: ToolCall, turn: TurnContext, tenant: str, user: Any = None) -> 
     whose = [] if user is None else ["user", user]
     try:
         return encoding.digest([tenant, turn.session, *where, call.id, call.name, sent, *whose])
-    except TypeError:  # keys that are no text, as a host may have put them together
+    except TypeError:  # keys that are not text, which a host may have combined
         return new_nonce()
 
 
 async def were_asked(
     transport: Transport, calls: Sequence[ToolCall], turn: TurnContext, settings: Settings
 ) -> Sequence[bool | None]:
-    """Whether each call was dispatched in this turn before; None where nobody can say."""
+    """Whether each call was dispatched in this turn before; None if unknown."""
     users = (None, user_of(turn, settings))
     keys = [key_of(call, turn, settings.tenant, user) for call in calls for user in users]
     try:
@@ -70,7 +70,7 @@ def accepted(
     queue: str,
     epoch: str,
 ) -> Pending:
-    """A call whose times run from `since`, accepted in this epoch of the server."""
+    """Return a call accepted in this server epoch; its deadlines count from `since`."""
     assert call.arguments is not None
     message = CallMessage(
         key=key,
@@ -106,10 +106,11 @@ def accepted(
 
 
 def shared_by(askers: Sequence[Pending], key: str, *, keep: float) -> Pending:
-    """The run of equal calls, which is nobody's own: it may last as long as any of them waits.
+    """The shared run of equal calls, which may last as long as any of them waits.
 
-    The first of them stands for all: its session queues it, and its worker and the observers are
-    told of it. A tool without a `ToolContext` sees none of that, and no host's context.
+    The first call stands for all: it is queued in that call's session, and the worker and the
+    observers see that call. A tool without a `ToolContext` sees neither the session nor any host
+    context.
     """
     first, retries = askers[0], retry_of(key)
     spec, message = first.spec, first.message
@@ -141,17 +142,17 @@ def shared_by(askers: Sequence[Pending], key: str, *, keep: float) -> Pending:
 
 
 def timeout_of(spec: ToolSpec, turn: TurnContext) -> float:
-    """How long a tool may run for whoever asks, in seconds."""
+    """How long a tool may run for this turn, in seconds."""
     return turn.timeout if turn.timeout is not None else spec.timeout
 
 
 def deadline_of(spec: ToolSpec, turn: TurnContext, *, since: float, queue_timeout: float) -> float:
-    """When whoever asks at `since` is answered at the latest, on the monotonic clock."""
+    """The latest time to answer a call accepted at `since`, on the monotonic clock."""
     return since + queue_timeout + timeout_of(spec, turn) + ANSWER_MARGIN_SECONDS
 
 
 def answered_here(call: ToolCall, spec: ToolSpec, session: str | None) -> Pending:
-    """A call that this dispatcher answers itself: it is on no queue, and has no deadline."""
+    """A call that this dispatcher answers itself: it is on no queue and has no deadline."""
     now = time.monotonic()
     message = CallMessage(
         key=new_nonce(),
@@ -177,7 +178,7 @@ def answered_here(call: ToolCall, spec: ToolSpec, session: str | None) -> Pendin
 
 
 def _call_of(message: CallMessage, kept: ApprovalRequest | BackgroundCall) -> ToolCall:
-    """A call as another dispatcher had it, by what it kept of it."""
+    """The call as another dispatcher had it, rebuilt from the stored message."""
     return ToolCall(
         index=message.index,
         id=message.id,
@@ -198,7 +199,7 @@ def taken_over(
     settings: Settings,
     server_now: float,
 ) -> Pending:
-    """A call that another dispatcher asked a person about, who has `left` seconds to approve it."""
+    """A call for which another dispatcher requested approval, with `left` seconds to approve it."""
     message, now = request.message, time.monotonic()
     return Pending(
         root=root_of(message.key),
@@ -218,7 +219,7 @@ def taken_over(
 
 
 def turn_of(request: ApprovalRequest) -> TurnContext:
-    """What is known of the turn of a call that a person was asked about."""
+    """What an approval request says about the call's turn."""
     message = request.message
     return TurnContext(
         id=message.turn,
@@ -230,7 +231,7 @@ def turn_of(request: ApprovalRequest) -> TurnContext:
 
 
 def record_keys(found: BackgroundCall, spec: ToolSpec) -> list[str]:
-    """The records that a call of another dispatcher may have: its own and those of retries."""
+    """The possible record keys of another dispatcher's call: its own and those of its retries."""
     root = root_of(found.message.key)
     return [retry_key(root, number) for number in range(spec.retries + 1)]
 
@@ -244,9 +245,10 @@ def adopted(
     settings: Settings,
     server_now: float,
 ) -> Pending:
-    """A call of another dispatcher, in the last of its tries; `states` are those of its records.
+    """Another dispatcher's call, at its last attempt; `states` are those of its records.
 
-    Where it has none, whoever gave the handle may not have sent it: it may still be started.
+    Without a record the dispatcher that gave the handle may not have sent it, so it may still be
+    started.
     """
     now = time.monotonic()
     deadline = now + max(0.0, found.deadline - server_now)

@@ -1,4 +1,4 @@
-"""Publishes a batch until the server confirms it, and takes what it answers for each call."""
+"""Publishes a batch until the server confirms it, and applies the answer for each call."""
 
 import time
 from typing import Protocol
@@ -26,21 +26,21 @@ log = logs.logger("pump")
 
 
 class Queue(Protocol):
-    """Where the calls of a batch were taken from."""
+    """The queue that the calls of a batch came from."""
 
     name: str
 
     def started(self, pending: Pending) -> None:
-        """A worker has a call."""
+        """Note that a worker has claimed a call."""
         ...
 
     def stranded(self, pending: Pending) -> None:
-        """Nobody will start a call any more."""
+        """Note that no worker will start a call."""
         ...
 
 
 class Publisher:
-    """Publishes for one queue."""
+    """Publishes the batches of one queue."""
 
     def __init__(self, services: Services, calls: Calls, queue: Queue) -> None:
         self._transport = services.transport
@@ -55,10 +55,12 @@ class Publisher:
     ) -> bool:
         """Publish until the server confirms it; calls whose queue wait ends first are answered.
 
-        `sent`: an earlier try may have been taken, in this epoch. Answers whether anything went.
+        `sent`: the server may have taken an earlier message, in this epoch. Returns whether any was
+        sent.
         """
-        epoch = epoch if sent else self._transport.epoch  # before anything was sent
-        nonce = new_nonce()  # one for every try, so that what is noted is still to be published
+        epoch = epoch if sent else self._transport.epoch  # before the first message
+        # the same for every attempt, so that the ledger still publishes what it noted
+        nonce = new_nonce()
         while taken := [pending for pending in taken if pending.is_open]:
             try:
                 await self._publish_once(taken, nonce, epoch if sent else None)
@@ -68,12 +70,12 @@ class Publisher:
                 self._give_up_overdue(taken, sent=sent)
             except Exception as error:
                 log.exception("publish_failed queue=%s calls=%d", self._queue.name, len(taken))
-                if len(taken) > 1:  # one may be at fault for all
+                if len(taken) > 1:  # one call may be at fault for all
                     went = [await self.publish([one], sent=sent, epoch=epoch) for one in taken]
                     return any(went)
                 reason = f"publishing failed ({type(error).__name__})"
                 self._calls.resolve(taken[0], failure(Code.INTERNAL, reason, Executed.UNKNOWN))
-                break  # it may be open again, as a retry that is submitted in a while
+                break  # it may reopen as a retry, submitted later
         return False
 
     def _give_up_overdue(self, taken: list[Pending], *, sent: bool) -> None:
@@ -86,7 +88,7 @@ class Publisher:
                 self._calls.resolve(pending, unreachable(executed, is_full=is_full))
 
     async def _publish_once(self, taken: list[Pending], nonce: str, epoch: str | None) -> None:
-        """`epoch` is the server's before an earlier try that it may have taken."""
+        """Publish once; `epoch` is the server's, from before any message that it may have taken."""
         now, server_now = time.monotonic(), self._transport.server_time()
         batch = Batch(
             id=new_nonce(),
@@ -112,7 +114,7 @@ class Publisher:
                 unwanted += [pending] if answer == NEW else []
             elif (pending.key, pending.message.attempt) == (message.key, message.attempt):
                 pending.published(current, now, confirmed_at=confirmed_at)
-                self._take(pending, answer)  # else it is another try by now
+                self._take(pending, answer)  # else it is another attempt by now
         if unwanted:
             self._calls.unwanted(unwanted)
 

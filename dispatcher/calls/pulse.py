@@ -1,4 +1,4 @@
-"""Tells observers how a dispatcher stands, about four times a second; runs where one listens."""
+"""Reports a dispatcher's state to observers about four times a second, if any listen."""
 
 import asyncio
 import time
@@ -11,12 +11,12 @@ from toolpool.dispatcher.calls.services import Calls
 from toolpool.dispatcher.observer import Observers, Pulse
 
 _SHARE_OF_TIME = 100
-"""Waiting calls are looked through for 1 % of the time at most."""
+"""Looking through the waiting calls may take 1 % of the time at most."""
 _UNSTARTED = (Stage.NEW, Stage.WAITING, Stage.PUBLISHING, Stage.QUEUED)
 
 
 async def beat(calls: Calls, pump: Pump, observers: Observers) -> None:
-    """Tell it until cancelled. A loop that was blocked is told of as soon as it turns again."""
+    """Report until cancelled. A blocked event loop is reported as soon as it runs again."""
     due = time.monotonic()
     oldest_waiting, look_at = 0.0, 0.0
     while True:
@@ -41,10 +41,10 @@ async def beat(calls: Calls, pump: Pump, observers: Observers) -> None:
 
 
 def _oldest_waiting(calls: Collection[Pending], pump: Pump, now: float) -> float:
-    """Age of the oldest call that waits for a worker, in seconds.
+    """The age of the oldest call that waits for a worker, in seconds.
 
     `calls` are in order of acceptance. Calls held back by a limit of their tool or session do not
-    wait for a worker.
+    count.
     """
     for pending in calls:
         if pending.awaits_approval or pending.is_asker:
@@ -54,7 +54,7 @@ def _oldest_waiting(calls: Collection[Pending], pump: Pump, now: float) -> float
         if pending.limited is not None and pending.limited.waits:
             continue
         is_first_wait = pending.stage in _UNSTARTED and not pending.was_started
-        # One without a queue this dispatcher answers itself.
+        # Without a queue, this dispatcher answers the call itself.
         if is_first_wait and not pending.retries and pending.queue:
             return now - pending.began
     return 0.0

@@ -1,4 +1,4 @@
-"""Fair micro-batches: takes calls, and hands each to its queue."""
+"""Takes calls and hands each to its queue, where they leave in fair micro-batches."""
 
 from toolpool.contract.outcome import Code
 from toolpool.dispatcher.calls.pending import Pending, Stage
@@ -19,23 +19,23 @@ class Pump:
 
     @property
     def waiting(self) -> int:
-        """Calls that were not sent yet."""
+        """The number of calls not sent yet."""
         return self._shared.waiting
 
     @property
     def unstarted(self) -> int:
-        """Calls that were sent, and no worker has started yet."""
+        """The number of calls that were sent and that no worker has started."""
         return sum(queue.unstarted for queue in self._shared.queues.values())
 
     def submit(self, pending: Pending) -> None:
-        """Take a call; `exception.overloaded` at once where there is no room for it."""
+        """Take a call; answer `exception.overloaded` at once if there is no room for it."""
         if self._has_room(pending):
             self._queue(pending).submit(pending)
 
     def hold(self, pending: Pending, *, always: bool = False) -> bool:
-        """Count a call that waits elsewhere as waiting; False where it is refused instead.
+        """Count a call that waits elsewhere as waiting; return False if it is refused instead.
 
-        `always`: it waits already, for another dispatcher.
+        `always` admits a call that already waits for another dispatcher.
         """
         has_room = always or self._has_room(pending)
         if has_room:
@@ -43,12 +43,12 @@ class Pump:
         return has_room
 
     def let_go(self, pending: Pending) -> None:
-        """A call that was held does not wait any more."""
+        """Stop counting a held call as waiting."""
         self._shared.hold(pending.line, -1)
         self._shared.forget_if_empty(pending.line)
 
     def admit(self, pending: Pending) -> None:
-        """Take a call that was held."""
+        """Queue a call that was held."""
         self._shared.hold(pending.line, -1)
         self.submit(pending)
         self._shared.forget_if_empty(pending.line)
@@ -67,7 +67,10 @@ class Pump:
         return True
 
     def _queue(self, pending: Pending) -> QueuePump:
-        """A tool with a cap of its own has a line of its own, so that it holds up no other."""
+        """The queue of a call.
+
+        A tool with a concurrency cap has its own, so it holds up no other.
+        """
         spec = pending.spec
         name = pending.queue if spec.concurrency is None else f"{pending.queue}#{spec.name}"
         queue = self._shared.queues.get(name)
@@ -75,46 +78,46 @@ class Pump:
             queue = self._shared.queues[name] = QueuePump(
                 self._services, self._calls, self._shared, pending.queue, spec.run_in
             )
-        queue.cap = spec.concurrency  # a tool declared anew may have another
+        queue.cap = spec.concurrency  # a redeclared tool may have another cap
         return queue
 
     def held_back_by(self, pending: Pending) -> str:
-        """See `QueuePump.held_back_by`."""
+        """Why a call that waits here was not sent; see `QueuePump.held_back_by`."""
         return self._queue(pending).held_back_by(pending)
 
     def adopt(self, pending: Pending) -> None:
-        """See `QueuePump.adopt`."""
+        """Take over a call that another dispatcher published."""
         self._queue(pending).adopt(pending)
 
     def started(self, pending: Pending) -> None:
-        """See `QueuePump.started`."""
+        """Note that a worker has claimed the call."""
         self._queue(pending).started(pending)
 
     def stranded(self, pending: Pending) -> None:
-        """See `QueuePump.stranded`."""
+        """Note that no worker will start the call."""
         self._queue(pending).stranded(pending)
 
     def handed_over(self, pending: Pending) -> None:
-        """See `QueuePump.handed_over`. To be called before it is marked as in the background."""
+        """Note that the call moves to the background, before it is marked so."""
         if pending.queue:
             self._queue(pending).handed_over(pending)
 
     def published_again(self, pending: Pending) -> None:
-        """See `QueuePump.published_again`."""
+        """Note that a call that a worker had waits to be started again."""
         self._queue(pending).published_again(pending)
 
     def done(self, pending: Pending) -> None:
-        """See `QueuePump.done`."""
+        """Note that the call was answered."""
         if pending.queue:
             self._queue(pending).done(pending)
 
     def close(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         for queue in self._shared.queues.values():
             queue.close()
 
     def take_back(self, pending: Pending) -> None:
-        """A call that was sent is on no queue any more, and has to pass the gate once more."""
+        """Take a call off its queue; it has to pass the rate gate again."""
         self.done(pending)
         pending.to(Stage.NEW)
 
@@ -133,10 +136,10 @@ class Pump:
             self._queue(pending).enter(pending)
 
     def interrupted(self) -> None:
-        """The server did not answer: what it would say of a call is to be seen."""
+        """Note that the server did not answer, so that the live workers are unknown."""
         self._shared.knows_workers = False
         self._shared.wake()
 
     def set_workers(self, slots: dict[str, list[int]]) -> None:
-        """Which workers live, by queue; what they make room for is sent."""
+        """Set the live workers' slots by queue, and send what they have room for."""
         self._shared.set_workers(slots)

@@ -1,7 +1,7 @@
-"""The calls of one queue: round robin over the sessions, many in one message.
+"""The calls of one queue: round robin over the sessions, many calls in one message.
 
-While one publish is under way, what arrives gathers, and leaves in the next. An idle queue sends at
-once, so batching never adds latency.
+While one publish is under way, arriving calls collect for the next. An idle queue sends at once, so
+batching never adds latency.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from toolpool.dispatcher.calls.publishing import Publisher
 from toolpool.dispatcher.calls.services import Calls, Services
 
 _TOO_LATE_SECONDS = 0.1
-"""Before the end of its queue wait a call is not sent any more: no worker could start it."""
+"""This close to the end of its queue wait a call is not sent: no worker could start it."""
 _FIRST_BATCH = {RunIn.LOOP: 64, RunIn.THREAD: 8, RunIn.PROCESS: 1}
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One session's calls in all queues together."""
+    """The counts of one session's calls in all queues together."""
 
     waiting: int = 0
     in_flight: int = 0
@@ -40,23 +40,23 @@ class _Line:
 
 
 class Shared:
-    """What the queues of one dispatcher have in common."""
+    """The state that the queues of one dispatcher share."""
 
     def __init__(self) -> None:
         self.waiting = 0
-        """Calls that wait in all queues."""
+        """The number of calls that wait, in all queues."""
         self.sessions: dict[str, Session] = {}
         self.queues: dict[str, QueuePump] = {}
         self.knows_workers = False
-        """Whether the last look at the server said which workers live."""
+        """Whether the last survey showed which workers live."""
         self._slots: dict[str, list[int]] = {}
 
     def session(self, name: str) -> Session:
-        """A session's calls in all queues; none at first."""
+        """A session's counts for all queues, created if needed."""
         return self.sessions.setdefault(name, Session())
 
     def hold(self, name: str, change: int) -> None:
-        """So many calls of a session more wait before they come to a queue, or fewer."""
+        """Change the number of a session's calls that wait outside of any queue."""
         self.waiting += change
         self.session(name).waiting += change
 
@@ -67,21 +67,21 @@ class Shared:
             del self.sessions[name]
 
     def has_room(self, line: str) -> None:
-        """A call of this session has left: its others may go, whatever their queue."""
+        """A call of this session has left: send its other calls, on any queue."""
         for queue in self.queues.values():
             queue.has_room(line)
 
     def slots(self, queue: str) -> list[int]:
-        """The slots of each living worker of a queue."""
+        """The slots of each live worker of a queue."""
         return self._slots.get(queue, [])
 
     def set_workers(self, slots: dict[str, list[int]]) -> None:
-        """Which workers live, by queue; what they make room for is sent."""
+        """Set the live workers' slots by queue, and send what they have room for."""
         self._slots, self.knows_workers = slots, True
         self.wake()
 
     def wake(self) -> None:
-        """Send what may go now."""
+        """Send what may be sent now."""
         for queue in self.queues.values():
             queue.wake()
 
@@ -99,7 +99,7 @@ class QueuePump:
     ) -> None:
         self.name = name
         self.cap: int | None = None
-        """How many of its calls may be on their way, where it is the queue of one tool."""
+        """The concurrency cap of the tool, if the queue is that of one tool."""
         self._settings = services.settings
         self._calls = calls
         self._shared = shared
@@ -116,15 +116,15 @@ class QueuePump:
         self._unstarted = 0
         self._most_in_flight = services.settings.in_flight_per_session
         self._sent_to_nobody = False
-        """Whether a message lies on the queue since before any worker was there to take it."""
+        """Whether a message was sent to the queue before it had any worker."""
 
     @property
     def unstarted(self) -> int:
-        """Calls that were sent, and no worker has started yet."""
+        """The number of calls that were sent and that no worker has started."""
         return self._unstarted
 
     def submit(self, pending: Pending) -> None:
-        """Queue a call behind its session's others."""
+        """Queue a call behind the others of its session."""
         line = self._line(pending.line)
         pending.to(Stage.WAITING)
         line.waiting[pending] = None
@@ -133,20 +133,20 @@ class QueuePump:
         self.wake()
 
     def wake(self) -> None:
-        """Send what may go now."""
+        """Send what may be sent now."""
         if self._sending is None and not self._is_closed and self._may_send():
             self._sending = asyncio.ensure_future(self._send())
 
     def started(self, pending: Pending) -> None:
-        """A worker has the call: there is room for another."""
+        """Note that a worker has claimed the call, which makes room for another."""
         self._leave_queue(pending, Stage.RUNNING)
 
     def stranded(self, pending: Pending) -> None:
-        """Nobody will start the call any more: it must not keep others from being sent."""
+        """Note that no worker will start the call, so that it does not hold back others."""
         self._leave_queue(pending, Stage.STRANDED)
 
     def handed_over(self, pending: Pending) -> None:
-        """Nobody waits for the call any more: its session may have another in its place."""
+        """Note that the call moves to the background, which makes room in its session."""
         line = self._lines.get(pending.line)
         if line is not None and not pending.in_background and pending.is_in_flight:
             line.session.in_flight -= 1
@@ -167,7 +167,7 @@ class QueuePump:
         return "session_limit" if is_limited else "workers"
 
     def adopt(self, pending: Pending) -> None:
-        """Take over a call that another dispatcher published; one that is taken stays as it is."""
+        """Take over a call that another dispatcher published; a started call stays started."""
         if pending.stage not in (Stage.NEW, Stage.WAITING):
             return
         if pending.stage is Stage.WAITING:
@@ -178,7 +178,7 @@ class QueuePump:
         self._unstarted += 1
 
     def leave(self, pending: Pending) -> None:
-        """A published call goes on in another queue."""
+        """Remove a published call that moves to another queue."""
         line = self._lines[pending.line]
         self._unstarted -= pending.is_unstarted
         self._count_in_flight(line, -1, of_session=not pending.in_background)
@@ -186,18 +186,18 @@ class QueuePump:
         self.wake()
 
     def enter(self, pending: Pending) -> None:
-        """A published call comes from another queue."""
+        """Add a published call that comes from another queue."""
         line = self._line(pending.line)
         self._count_in_flight(line, 1, of_session=not pending.in_background)
         self._unstarted += pending.is_unstarted
 
     def published_again(self, pending: Pending) -> None:
-        """A call that a worker had waits to be started once more."""
+        """Note that a call that a worker had waits to be started again."""
         if pending.stage in (Stage.RUNNING, Stage.STRANDED) and pending.to(Stage.QUEUED):
             self._unstarted += 1
 
     def done(self, pending: Pending) -> None:
-        """The call was answered, wherever it was."""
+        """Note that the call was answered, wherever it was."""
         if pending.stage is Stage.NEW:
             return
         if pending.stage is Stage.WAITING:
@@ -226,7 +226,7 @@ class QueuePump:
         self._shared.forget_if_empty(name)
 
     def has_room(self, name: str) -> None:
-        """A session may have one more in flight, in whichever queue it has calls waiting."""
+        """Send this session's next call: it may have one more in flight."""
         line = self._lines.get(name)
         if line is not None and line.waiting and not line.in_ring:
             self._join_ring(name, line)
@@ -254,9 +254,9 @@ class QueuePump:
         line.session.in_flight += change if of_session else 0
 
     def _may_send(self) -> bool:
-        """Whether to send now, or to gather a little more.
+        """Whether to send now instead of collecting more.
 
-        Where no worker is there, one message is sent, for autoscalers to see; more would lie there
+        Without workers one message is sent, for autoscalers to see; more would stay on the queue
         long after their calls have ended.
         """
         if not self._ring:
@@ -276,7 +276,7 @@ class QueuePump:
         return self._next_size > 0
 
     def _take(self) -> list[Pending]:
-        """The next batch, one call a session in turn."""
+        """The next batch, one call per session in turn."""
         taken: list[Pending] = []
         size = 0
         settings = self._settings
@@ -286,7 +286,7 @@ class QueuePump:
             line = self._lines[name]
             line.in_ring = False
             if line.session.in_flight >= self._most_in_flight:
-                continue  # its calls of another queue took its place
+                continue  # its calls on another queue took its place
             pending = self._first(line, too_late)
             if pending is None:
                 self._forget_if_empty(name, line)
@@ -307,10 +307,10 @@ class QueuePump:
         return taken
 
     def _first(self, line: _Line, too_late: float) -> Pending | None:
-        """The first of a session's calls that may go; what may not is out of the line after this.
+        """The first of a session's calls that may be sent; removes those that may not.
 
-        A call that no worker could start in time expires where it is; one that is being cancelled
-        is on its way out.
+        A call that no worker could start in time expires in place; a cancelled call is about to
+        end.
         """
         while line.waiting:
             pending = next(iter(line.waiting))
@@ -323,7 +323,7 @@ class QueuePump:
         return None
 
     def close(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         self._is_closed = True
         if self._sending is not None:
             self._sending.cancel()

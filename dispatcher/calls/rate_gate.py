@@ -1,9 +1,9 @@
-"""Where calls over a rate limit wait, before the pump: round robin over the sessions.
+"""Holds calls over a rate limit before the pump: round robin over the sessions.
 
-Places are counted by the server for the whole fleet, and asked for as they come free: no dispatcher
-takes any for later. What is asked and told in one turn of the loop goes in one step; while one is
-under way, the next gathers. A start is counted as its worker claims the call, which then needs a
-place as well: one that found none comes back here.
+The server counts places for the whole fleet; a dispatcher reserves none in advance. The requests
+and notes of one event-loop turn go in one step; while a step is under way, the next collects. A
+start is counted when its worker claims the call, which needs a place then, too: a call that found
+none comes back here.
 """
 
 import asyncio
@@ -30,19 +30,19 @@ from toolpool.dispatcher.messages.classify import not_queued, over_rate
 log = logs.logger("gate")
 
 _AT_ONCE = 256
-"""Calls that ask, and notes that are told, in one step."""
+"""The most calls and notes in one step."""
 _NOTES_AT_MOST = 10_000
 _PATIENCE_SECONDS = 2.0
 _SHORTEST_PAUSE_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 1.0
-"""Places may come free sooner than was seen: of calls that end without having been started."""
+"""The longest pause between requests: a call that ends unstarted frees a place early."""
 _LAST_WORD_SECONDS = 1.0
 _LOOK_SECONDS = 0.5
-"""How often those that wait are looked through for who waits in vain: they may be thousands."""
+"""How often a group is searched for calls that wait in vain: it may hold thousands."""
 _AGAIN_SECONDS = 1.0
-"""When to ask again for a tool that runs as often as it may: nobody knows when a call ends."""
+"""When to ask again for a tool at its concurrency limit: the end of a call is not predictable."""
 _TOO_LATE_SECONDS = 0.1
-"""Before the end of its queue wait a call is not sent any more: no worker could start it."""
+"""This close to the end of its queue wait a call is not sent: no worker could start it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,17 +52,17 @@ class _Group:
     limits: tuple[Limit, ...]
     lines: OrderedDict[str, OrderedDict[Pending, None]] = field(default_factory=OrderedDict)
     free_at: float = 0.0
-    """When there may be a place, where there was none; on the monotonic clock."""
+    """When a place may be free, on the monotonic clock."""
     full: Limit | None = None
-    """The limit that had no place the last time."""
+    """The limit that was full the last time."""
     looked_at: float = -_LOOK_SECONDS
-    """When it was looked last who waits in vain."""
+    """When the group was last searched for calls that wait in vain."""
     has_to_wait: bool = False
-    """Whether it does not ask until there may be a place."""
+    """Whether the group waits until there may be a place."""
     timer: asyncio.TimerHandle | None = None
 
     def in_turn(self) -> Iterator[Pending]:
-        """One call of each session in turn, as many as may be started in one window."""
+        """Yield one call of each session in turn, as many as may be started in one window."""
         left = min(_AT_ONCE, *(limit.rate.most for limit in self.limits))
         lines = deque(iter(line) for line in islice(self.lines.values(), left))
         while lines and left:
@@ -74,12 +74,12 @@ class _Group:
                 yield pending
 
     def soonest(self, ahead: int) -> float:
-        """When a call may be started at the soonest that has so many of its session before it."""
+        """The earliest start of a call that has `ahead` calls of its session before it."""
         return self.free_at + max(x.rate.seconds * (ahead // x.rate.most) for x in self.limits)
 
 
 class RateGate:
-    """The calls of one dispatcher that are under limits."""
+    """The calls of one dispatcher that are under rate limits."""
 
     def __init__(self, services: Services, calls: Calls, *, pump: Pump) -> None:
         self._rates = services.transport.rates
@@ -89,12 +89,12 @@ class RateGate:
         self._too_late = min(_TOO_LATE_SECONDS, services.settings.queue_timeout / 4)
         self._limits = RateLimits(services.settings)
         self.holds_all = self._limits.hold_all
-        """Whether calls of tools without a rate have to pass here too."""
+        """Whether calls of tools without a rate limit have to pass here, too."""
         self._calls = calls
         self._pump = pump
         self._groups: dict[tuple[Limit, ...], _Group] = {}
         self._ready: dict[_Group, None] = {}
-        """Those that may ask now, whose turn is next first."""
+        """The groups that may ask now, the next one first."""
         self._notes: deque[Note] = deque(maxlen=_NOTES_AT_MOST)
         self._asking: asyncio.Task[None] | None = None
         self._server_is_away = False
@@ -103,7 +103,7 @@ class RateGate:
     def submit(self, pending: Pending) -> None:
         """Take a call; it goes on to the pump when it has a place under each of its limits.
 
-        Where it cannot have one within its queue wait, it is `exception.overloaded` at once.
+        If it cannot have one within its queue wait, it is answered `exception.overloaded` at once.
         """
         limits = self._limits.of(pending.spec, pending.message.session, self._tenant)
         if not limits:
@@ -112,7 +112,7 @@ class RateGate:
             self._wait_for_place(pending, RateLimited(limits))
 
     def hold_again(self, pending: Pending, limits: tuple[Limit, ...]) -> None:
-        """Take a call back that a worker found no place for, under its limits and ours."""
+        """Take back a call that found no place at its claim, under the worker's limits and ours."""
         self._pump.take_back(pending)
         self._pump.hold(pending, always=True)
         self._wait_for_place(pending, RateLimited(limits, is_sent=True))
@@ -131,7 +131,7 @@ class RateGate:
             self._refuse(group, pending, soonest)
 
     def ended(self, pending: Pending) -> None:
-        """A call was answered, wherever it was: it holds no place any more."""
+        """Release the place of a call that was answered, wherever it was."""
         limited = pending.limited
         if limited is None:
             return
@@ -142,7 +142,7 @@ class RateGate:
         pending.limited = None
 
     def held_too_long(self, pending: Pending) -> None:
-        """The queue wait of a call is over: where it waits here, it is told why."""
+        """Answer a call whose queue wait ended while it waited here."""
         limited = pending.limited
         if limited is None or not limited.waits:
             return
@@ -154,7 +154,7 @@ class RateGate:
             self._calls.refuse(pending, _over(group.full, group.free_at))
 
     async def close(self) -> None:
-        """Ask for nothing more, and tell the server what became of the calls that had places."""
+        """Stop asking, and tell the server what became of the calls that had places."""
         for group in self._groups.values():
             if group.timer is not None:
                 group.timer.cancel()
@@ -168,7 +168,7 @@ class RateGate:
                     await self._ask_once()
 
     def _leave(self, pending: Pending, limited: RateLimited) -> None:
-        """A call waits here no more, and is not sent either."""
+        """Remove a call that waits here and will not be sent."""
         self._take_out(pending, limited)
         self._pump.let_go(pending)
 
@@ -228,8 +228,8 @@ class RateGate:
                 notes, asks, now=self._server_time(), give_up_at=now + _PATIENCE_SECONDS
             )
         except ServerUnavailable:
-            # What has waited too long is told so by the keeper; the rest asks again. What cannot be
-            # noted any more does no harm: a place is held for as long as its call may be started.
+            # Calls that have waited too long are answered by `Deadlines`; the rest ask again. A
+            # lost note does no harm: a place is held only as long as its call may be started.
             self._server_is_away = True
             if len(self._notes) + len(notes) <= _NOTES_AT_MOST:
                 self._notes.extendleft(reversed(notes))
@@ -242,7 +242,10 @@ class RateGate:
             self._take(pending, key, limits, verdict)
 
     def _draw(self) -> list[tuple[Pending, tuple[Limit, ...]]]:
-        """The calls that ask next, one of each group in turn. What may not be sent leaves."""
+        """The calls that ask next, one of each group in turn.
+
+        Removes those that may not be sent.
+        """
         drawn: list[tuple[Pending, tuple[Limit, ...]]] = []
         groups = deque((group, group.in_turn()) for group in self._ready)
         while groups and len(drawn) < _AT_ONCE:
@@ -288,7 +291,7 @@ class RateGate:
             self._wait(group, verdict)
 
     def _wait(self, group: _Group, verdict: Verdict) -> None:
-        """There is no place for a group now: who could have none in time is told so."""
+        """Let a group without a free place wait; answer its calls that could have none in time."""
         del self._ready[group]
         group.has_to_wait = True
         now = time.monotonic()
@@ -319,7 +322,7 @@ class RateGate:
 
 
 def _over(limit: Limit, free_at: float) -> Outcome:
-    """The answer for a call that a limit has no place for until then."""
+    """The outcome of a call that a limit has no place for until `free_at`."""
     least = _AGAIN_SECONDS if limit.rate.unit == AT_ONCE else 0.1
     seconds = max(least, free_at - time.monotonic())
     about = over_rate(limit.kind, limit.rate)

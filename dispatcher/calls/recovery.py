@@ -1,8 +1,8 @@
-"""Finds calls whose message or worker is lost, and starts them again where that does no harm.
+"""Finds calls whose message or worker is lost, and starts them again if that is safe.
 
-Celery on Redis is a fast, lossy transport: a worker killed under load takes messages with it. The
-ledger decides; this module only suspects, and after an outage nothing is suspected before the
-server was watched for as long as a lease lasts.
+Celery on Redis is a fast, lossy transport: a worker killed under load takes messages with it. This
+module only suspects; the ledger decides. After an outage nothing is suspected until the server was
+watched for as long as a lease lasts.
 """
 
 import time
@@ -41,7 +41,7 @@ from toolpool.dispatcher.transports.base import Survey
 log = logs.logger("recovery")
 
 _UNTOLD_SECONDS = 10.0
-"""After this long an outcome is looked for that this dispatcher may not have been told."""
+"""After this many seconds an outcome is looked up that may have been reported elsewhere only."""
 _GROUP = 64
 _PATIENCE_SECONDS = 5.0
 _NEVER = float("inf")
@@ -49,7 +49,7 @@ _ASKED_AT_ONCE = 128
 
 
 class Recovery:
-    """Looks at every call on its way, once for each survey of the server."""
+    """Checks every call in flight, once for each survey of the server."""
 
     def __init__(self, services: Services, calls: Calls, *, pump: Pump, fleet: LiveWorkers) -> None:
         self._transport = services.transport
@@ -65,21 +65,21 @@ class Recovery:
         self._queues = QueueWatch()
         self._asked_from = 0
         self._homeless: dict[Pending, None] = {}
-        """Calls whose tool no living worker has."""
+        """Calls whose tool no live worker has."""
         self._unsure: set[Pending] = set()
-        """Calls that the server is asked about with the next look, whatever is seen of them."""
+        """Calls to ask the server about with the next survey in any case."""
 
     def interrupted(self) -> None:
-        """The server did not answer: what was seen before says nothing about now."""
+        """Note that the server did not answer: earlier observations no longer count."""
         self._leases.interrupted()
         self._queues.forget()
 
     def noticed_start(self, pending: Pending) -> None:
-        """A worker has a call: what its queue was sent well before it should have started too."""
+        """Note a start: messages sent to that queue well before it should have started, too."""
         self._queues.started(pending.queue, pending.published_at)
 
     async def released(self, pending: Pending) -> None:
-        """A worker gave the call back, or another dispatcher had it: see where it stands.
+        """Check a call that a worker gave back, or that another dispatcher had.
 
         Never raises: the next survey tries again.
         """
@@ -92,10 +92,10 @@ class Recovery:
             self._unsure.add(pending)
 
     async def passed(self, pending: Pending, reason: str) -> None:
-        """A worker lacks the call's tool, in this version: send it to one that is known to have it.
+        """Reroute a call whose worker lacks this version of its tool to a worker known to have it.
 
-        Where none is, or this one should be, or a worker may not start it (`reason`), it waits for
-        the next look at the server. Never raises.
+        If none is known, or this one should have it, or the worker may not start it (`reason`), the
+        call waits for the next survey. Never raises.
         """
         if pending.stage is not Stage.QUEUED or not pending.is_open:
             return
@@ -111,7 +111,9 @@ class Recovery:
         await self._send_to(pending, queue)
 
     def _bring_home(self, pending: Pending) -> None:
-        """Nobody takes from its queue any more: its message, and all that follow, go to another."""
+        """Move a call from a queue without workers, with its message and all later calls, to
+        another.
+        """
         if not pending.queue or not pending.is_open:
             return
         queue = self._fleet.home(pending.queue, pending.spec)
@@ -126,9 +128,9 @@ class Recovery:
         await self.released(pending)
 
     async def _send_homeless(self) -> None:
-        """What no worker could run may have found one: in another version, if need be.
+        """Reroute calls that no worker could run to a worker that now has the tool, in any version.
 
-        A worker that has the tool in another version judges the arguments anew.
+        A worker that has another version validates the arguments again.
         """
         for pending in list(self._homeless):
             queue: str | None = None
@@ -144,7 +146,7 @@ class Recovery:
     async def examine(
         self, survey: Survey, leases: Collection[WorkerLease], calls: Iterable[Pending]
     ) -> None:
-        """Recover what a survey, with these living workers, shows to be lost."""
+        """Recover the calls that a survey, with these live workers, shows to be lost."""
         now = time.monotonic()
         self._note(survey, leases, now)
         calls = list(calls)
@@ -180,7 +182,9 @@ class Recovery:
                 return self._had_time(pending)
 
     async def recover(self, queue: str, suspects: Sequence[tuple[Pending, str]]) -> None:
-        """Ask the ledger about calls of one queue, each with the worker believed lost ('' none)."""
+        """Ask the ledger about calls of one queue, each with the worker believed lost ('' for
+        none).
+        """
         suspects = [each for each in suspects if each[0].is_open and self._may_be_sent(*each)]
         asked = [pending.message for pending, _ in suspects]
         now = time.monotonic()
@@ -190,13 +194,13 @@ class Recovery:
             give_up_at=now + _PATIENCE_SECONDS,
         )
         for (pending, worker), message, answer in zip(suspects, asked, answers, strict=True):
-            if pending.is_open and pending.message is message:  # else it is another try by now
+            if pending.is_open and pending.message is message:  # else it is another attempt by now
                 if worker and running_on(answer) is None:
                     self._observers.call("lost", pending, worker)
                 await self._take(pending, answer)
 
     def _may_be_sent(self, pending: Pending, lost_worker: str = "") -> bool:
-        """Whether the gate lets it go on; with a lost worker, whether the ledger is to be asked."""
+        """Whether a call may be sent; with a lost worker, whether the ledger is to be asked."""
         denial = self._calls.denial(pending) if not lost_worker else None
         if denial is not None:
             self._calls.refuse(pending, denial)
@@ -234,20 +238,20 @@ class Recovery:
         self._observers.call("requeued", pending)
 
     async def _reopen(self, pending: Pending) -> None:
-        """The record is lost with the server's data. What may run twice is opened anew.
+        """Open a lost record again if the call may run twice: the server has lost its data.
 
-        In the next attempt, and without taking on the new epoch: nobody knows any more whether it
-        was started in the old one.
+        It gets the next attempt but not the new epoch: it is unknown whether it started in the old
+        one.
         """
         if not pending.message.rerunnable:
-            pending.held_by("")  # only its outcome may come, should its worker be back
+            pending.held_by("")  # only its outcome may arrive, if its worker returns
             self._pump.stranded(pending)
             return
         if await self._open_again(pending, pending.message.attempt + 1):
             pending.forget_epoch()
 
     async def _open_again(self, pending: Pending, attempt: int) -> bool:
-        """Whether the call is still in the try that it was opened for."""
+        """Whether the call is still in the attempt that it was opened for."""
         if not self._may_be_sent(pending):
             return False
         now = time.monotonic()
@@ -270,9 +274,9 @@ class Recovery:
         return True
 
     async def _take_what_others_were_told(self, calls: Iterable[Pending]) -> None:
-        """Look for outcomes that this dispatcher was not told, a few calls at each look.
+        """Look up outcomes that were not reported to this dispatcher, a few calls per survey.
 
-        Of many askers not all are told; nor is one whose own lease had lapsed for a while.
+        Of many waiting dispatchers not all get the reply, nor does one whose own lease had lapsed.
         """
         long_ago = time.monotonic() - _UNTOLD_SECONDS
         asked = [p for p in calls if p.is_open and p.queue and _may_be_untold(p, long_ago)]
@@ -295,8 +299,10 @@ class Recovery:
         self._queues.look(survey.depths or {}, leases, now)
 
     def _is_lost(self, pending: Pending, now: float) -> bool:
-        """A late outcome is worth more than an early `unknown`: what cannot be started again waits
-        a while longer for its worker to come back.
+        """Whether a call is given up as lost.
+
+        A call that must not run again waits longer for its worker: a late outcome is better than an
+        early `unknown`.
         """
         patience = 0.0
         if not pending.message.rerunnable:
@@ -313,19 +319,22 @@ class Recovery:
 
     @property
     def reported_epoch(self) -> str | None:
-        """The server's epoch, if workers had a lease's time in it to report what they run."""
+        """The server's epoch, if workers had a lease's time to report their calls in it."""
         since = max(self._epoch_since, self._leases.since)
         return self._epoch if time.monotonic() - since > self._settings.lease_ttl else None
 
     def _had_time(self, pending: Pending) -> bool:
-        """Whether a worker that runs a stranded call could have said so since the epoch changed.
+        """Whether a worker running a stranded call had time to report it in the new epoch.
 
-        Never of calls that were seen to start: the server may have lost that, and the worker died.
+        Never for a call that was seen to start: the server may have lost that, and the worker died.
         """
         return pending.stage is Stage.STRANDED and self.reported_epoch is not None
 
     def _is_overdue(self, pending: Pending, survey: Survey, now: float) -> bool:
-        """What may not be started in another epoch than its own is looked at when that changes."""
+        """Whether to check a call now.
+
+        One that may run only in its own epoch is checked when that changes.
+        """
         sent_before = pending.published_at < self._epoch_since
         if sent_before and pending.epoch != survey.epoch and not pending.message.rerunnable:
             return True
@@ -356,7 +365,7 @@ class Recovery:
         )
 
     def _message(self, pending: Pending, attempt: int) -> bytes:
-        """A message for this call alone: it may be what ended the worker of its batch."""
+        """A message for this call alone: the call may have crashed the worker of its batch."""
         call = msgspec.structs.replace(pending.message, attempt=attempt)
         server_now = self._transport.server_time()
         batch = Batch(

@@ -1,9 +1,8 @@
-"""Calls that are not sent, or not started any more: answered `no`, once it is written that nobody
-may run them.
+"""Answers calls that are refused, once the ledger has recorded that no worker may run them.
 
-A call that can be asked again has a record that any dispatcher may make. A `no` that was only read
-there is false as soon as another dispatcher sends the call, so the record is settled first. Whoever
-asks for the call later is told the same, until the time that a `retry_after` names has passed.
+Any dispatcher may create the record of a call with a stable key. An `executed: no` that was only
+read becomes false when another dispatcher sends the call, so the record is settled first. Later
+requests for the call get the same answer until the `retry_after` time has passed.
 """
 
 import asyncio
@@ -30,17 +29,17 @@ log = logs.logger("refusals")
 
 _GROUP = 256
 _ROUNDED_SECONDS = 0.1
-"""How exactly a result says when to ask again."""
+"""The precision of a result's `retry_after`, in seconds."""
 _WRITE_SECONDS = 2.0
 _LEAST_WAIT_SECONDS = 30.0
 _ASKED_TOGETHER_SECONDS = 10.0
-"""How much longer than a queue wait somebody may ask for a call that was refused to another."""
+"""How long after its queue wait a refused call may still be requested elsewhere."""
 
 Refused = tuple[Pending, Outcome]
 
 
 class Refusals:
-    """Writes refusals, those of one turn of the loop together."""
+    """Writes refusals, those of one event-loop turn together."""
 
     def __init__(self, services: Services, calls: Calls) -> None:
         self._transport = services.transport
@@ -51,8 +50,8 @@ class Refusals:
         self._gathered: list[Refused] = []
 
     def refuse(self, pending: Pending, outcome: Outcome) -> None:
-        """See `Calls.refuse`."""
-        if pending.is_unsent and not pending.may_be_known:  # nobody else can know its key
+        """Answer a call that is not sent by its ledger record; see `Calls.refuse`."""
+        if pending.is_unsent and not pending.may_be_known:  # no other dispatcher can know its key
             self._calls.resolve(pending, outcome)
             return
         self._gathered.append((pending, outcome))
@@ -86,7 +85,7 @@ class Refusals:
                 self._calls.resolve(pending, outcome)
             elif answer is None or answer == closing.doubtful:
                 self._calls.resolve(pending, _unsure(outcome))
-            elif answer in (WAITING, APPROVED):  # another waits for it, too
+            elif answer in (WAITING, APPROVED):  # another dispatcher waits for it, too
                 self._calls.has_to_be_approved(pending)
             elif end is CloseReason.DENIED and (worker := running_on(answer)) is not None:
                 self._calls.started(pending, worker)
@@ -114,7 +113,7 @@ class Refusals:
 
 
 def _anew_after(outcome: Outcome) -> float | None:
-    """When whoever asks again as its result said is heard, however its clock is read."""
+    """When a request that obeys the result's `retry_after` is accepted, clock error included."""
     if outcome.retry_after is None:
         return None
     return max(0.0, outcome.retry_after - CLOCK_MARGIN_SECONDS - _ROUNDED_SECONDS)

@@ -1,4 +1,4 @@
-"""Reads the reply stream and hands each reply to the call it belongs to."""
+"""Reads the reply stream and hands each reply to its call."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ _LONGEST_PAUSE_SECONDS = 1.0
 
 
 class ReplyReader:
-    """Runs until cancelled; a fault is logged and the reading goes on."""
+    """Runs until cancelled; a fault is logged and reading goes on."""
 
     def __init__(self, services: Services, calls: Calls) -> None:
         self._transport = services.transport
@@ -33,7 +33,7 @@ class ReplyReader:
         self._calls = calls
 
     async def run(self) -> None:
-        """Read replies for ever."""
+        """Read replies until cancelled."""
         pause = 0.05
         while True:
             try:
@@ -48,12 +48,12 @@ class ReplyReader:
                 try:
                     self.take(reply, is_record=False)
                 except Exception:
-                    log.exception("reply_not_taken")  # the others are not to wait for ever
+                    log.exception("reply_not_taken")  # the other replies must not wait for ever
 
     def take(self, data: bytes, *, is_record: bool = True) -> None:
-        """One signed reply; one for a call that is answered, or not ours, is passed over.
+        """Apply one signed reply; ignore one for an answered or unknown call.
 
-        `is_record`: it is the outcome that the call's record has now.
+        `is_record`: the reply is the outcome that the call's record has now.
         """
         try:
             reply = self._envelope.decode_reply(data)
@@ -63,7 +63,7 @@ class ReplyReader:
         match reply:
             case Settled():
                 outcome = reply.outcome
-                if is_record or outcome.ok or not is_for_now(outcome):  # else of an earlier try
+                if is_record or outcome.ok or not is_for_now(outcome):  # else of an earlier attempt
                     self._take_outcome(reply)
             case Started():
                 for key in reply.keys:

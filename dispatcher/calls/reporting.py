@@ -1,7 +1,7 @@
-"""A dispatcher's report for operators, and its answers to their questions about calls.
+"""A dispatcher's report for operators, and its answers to their requests about calls.
 
-The report travels with the look at the server that each dispatcher takes once a second anyway, and
-questions come on its reply stream, so neither costs a call anything.
+The report is sent with the survey of the server once a second, and requests come on the reply
+stream, so neither costs a call anything.
 """
 
 import os
@@ -43,21 +43,21 @@ _WAITS_AT_MOST = 50
 _SHARE_OF_TIME, _CHEAP_SECONDS = 100, 0.002
 _MINUTES = 60
 _ROWS_AT_MOST = 100
-"""Some 8 KB of a report."""
+"""About 8 KB of a report."""
 
 
 class RecentlyEnded:
-    """Calls that ended in the last hour, by minute, tool and code; the oldest minutes give way."""
+    """Counts of the calls that ended in the last hour, by minute, tool and code; oldest dropped."""
 
     def __init__(self) -> None:
         self._minutes: OrderedDict[int, dict[str, tuple[int, Counter[str]]]] = OrderedDict()
         self.since = 0.0
-        """Of what ended before, some is left out."""
+        """Calls that ended before this time may be missing."""
 
     def add(
         self, ended: Mapping[str, int], failed: Mapping[tuple[str, str], int], now: float
     ) -> None:
-        """Count what ended since the last time; `now` is fleet time."""
+        """Add the calls that ended since the last time; `now` is fleet time."""
         tools = self._minutes.setdefault(int(now // 60), {}) if ended else {}
         for tool, count in ended.items():
             calls, codes = tools.get(tool, (0, Counter()))
@@ -75,7 +75,7 @@ class RecentlyEnded:
         )
 
     def rows(self) -> list[EndedCalls]:
-        """What is known, the oldest minute first; of one minute the tools that failed most."""
+        """The counts, oldest minute first; within a minute the tools with most failures."""
         return [
             EndedCalls(minute=minute, tool=tool, calls=calls, failures=dict(codes))
             for minute, tools in self._minutes.items()
@@ -88,7 +88,7 @@ class RecentlyEnded:
 class HeldBack(NamedTuple):
     """A call that is not accepted yet, or that its provider runs if a person approves it.
 
-    It `began` then, on the monotonic clock. `end` cancels it, and answers how many calls ended.
+    `began` is on the monotonic clock. `end` cancels it, and returns how many calls ended.
     """
 
     call: ToolCall
@@ -97,11 +97,11 @@ class HeldBack(NamedTuple):
     end: Callable[[], Awaitable[int]]
     waits_for: str = "turn"
     key: str = ""
-    """Of its record, where it has one."""
+    """The key of its record, if it has one."""
 
 
 class Reporter:
-    """What one dispatcher tells operators of itself and of its open calls."""
+    """Builds one dispatcher's reports about itself and its open calls."""
 
     def __init__(
         self,
@@ -121,11 +121,11 @@ class Reporter:
         self._breaker = breaker
         self._cancel = cancel
         self.held_back: Callable[[], Iterable[HeldBack]] = lambda: ()
-        """The calls that wait for others of their turn, or for a policy, or that providers run."""
+        """Calls that wait for others of their turn or for a policy, or that providers run."""
         self.handed_out: Callable[[str | None], str | None] = lambda _: None
-        """The record key of the call that a handle was given for here."""
+        """Returns the record key of the call of a handle given here."""
         self.policy: Callable[[], str] = lambda: ""
-        """The digest of the policy that decides about calls; empty where there is none."""
+        """The digest of the policy that decides about calls; empty if there is none."""
         self._ended = RecentlyEnded()
         self._last_report = b""
         self._report_at = 0.0
@@ -140,7 +140,7 @@ class Reporter:
         )
 
     def report(self) -> bytes:
-        """The report, signed; the last one again if a new one would cost more than 1 % of time."""
+        """The signed report; the last one if a new one would cost more than 1 % of the time."""
         started = time.perf_counter()
         if started >= self._report_at:
             self._last_report = self._new_report()
@@ -189,9 +189,9 @@ class Reporter:
         return signed_report(self._envelope, told)
 
     async def answer(self, question: Question) -> None:
-        """Say which open calls are meant, once they are ended where that was asked. Never raises.
+        """Report which open calls match, after cancelling them if requested. Never raises.
 
-        A copy of an old question is not answered, and cancels nothing.
+        A replayed request is not answered and cancels nothing.
         """
         if question.ends_at < self._transport.server_time():
             return
@@ -253,7 +253,7 @@ class Reporter:
         )
 
     def _waits_for(self, pending: Pending) -> str:
-        """As `WaitingCalls` says; empty for a call that runs."""
+        """What the call waits for, as in `WaitingCalls`; empty if it runs."""
         if pending.awaits_approval:
             return "approval"
         pending = _run_of(pending)
@@ -270,7 +270,7 @@ class Reporter:
 
 
 def _run_of(pending: Pending) -> Pending:
-    """The run that answers a call: that of equal calls, or its own."""
+    """The run that answers a call: a shared one, or its own."""
     share = pending.share
     return share.run if share is not None and share.run is not None else pending
 

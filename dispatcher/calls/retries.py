@@ -1,4 +1,4 @@
-"""When the pool tries a failed call again by itself: for tools that asked for it (`retries=`)."""
+"""When the pool retries a failed call by itself: for tools that declare `retries=`."""
 
 import asyncio
 import random
@@ -17,15 +17,15 @@ _LONGEST_PAUSE_SECONDS = 10.0
 _NEVER_RETRIED = frozenset(
     {Code.OVERLOADED, Code.CIRCUIT_OPEN, Code.QUEUE_UNREACHABLE, Code.EXPIRED}
 )
-"""What the call would only wait for again."""
+"""A retry would only wait again for the same cause."""
 
 
 def pause_before(
     pending: Pending, outcome: Outcome, *, first_pause: float, time_left: float
 ) -> float | None:
-    """Seconds to wait before the next try, doubled each time and with jitter; None for no more.
+    """Seconds before the next attempt, doubled each time, with jitter; None for no retry.
 
-    `time_left` is until the last moment that still leaves room for an answer.
+    `time_left` is until the last moment that still leaves room for a reply.
     """
     spec = pending.spec
     if outcome.ok or pending.retries >= spec.retries or not spec.rerunnable:
@@ -44,7 +44,7 @@ def pause_before(
 
 
 class Retries:
-    """Lets failed calls be tried again; `submit` sends one when its pause is over."""
+    """Retries failed calls; `submit` sends one when its pause is over."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class Retries:
         self._submit = submit
 
     def try_again(self, pending: Pending, outcome: Outcome) -> bool:
-        """Whether a call that came to this goes on, as the next try of the same call.
+        """Whether a call with this outcome is retried. Schedules the retry.
 
-        That has a record of its own, named after the first: whoever asks again follows the same
-        names to the same end.
+        A retry has its own record, named after the first. Later requests for the call follow the
+        same names to the same outcome.
         """
         share = pending.share
         if share is not None and not share.may_retry(pending):
-            return False  # whoever shares it looks for another run
+            return False  # its sharers look for another run
         if share is not None:
             pending.lasts_until(max(asker.deadline for asker in share.askers))
         now = time.monotonic()
@@ -82,7 +82,7 @@ class Retries:
             return False
         if pending.is_cancelled and not (pending.in_background or pending.is_attached):
             return False
-        if not pending.is_news:  # somebody may have tried again long ago
+        if not pending.is_news:  # it may have been retried long ago
             pause = 0.0
         if not pending.is_cancelled:
             self._observers.call("retried", pending, pause)
@@ -91,7 +91,7 @@ class Retries:
         start_by = min(now + pause + self._settings.queue_timeout, pending.deadline)
         pending.start_again(start_by=start_by, before=outcome)
         self._deadlines.watch(pending, alone=True)
-        if pending.is_cancelled:  # another dispatcher would start the next try
+        if pending.is_cancelled:  # another dispatcher would start the next attempt
             self._deadlines.close_unwanted([pending])
             return True
         asyncio.get_running_loop().call_later(pause, self._submit, pending)

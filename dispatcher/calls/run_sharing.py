@@ -1,8 +1,8 @@
-"""Equal reads that share a run, or a result that is kept for a while, where their tool says so.
+"""Lets equal reads share a run, or a recent result, if their tool allows it.
 
-Each call is its own all the way: accepted, waited for and answered under its own id. The run that
-answers them is one more call on the road, which nobody asked for by itself. Which run that is, the
-ledger says for the whole fleet; where it cannot be asked, the calls of this dispatcher alone share.
+Each call keeps its own id, deadline and answer. The run that answers them is one more call in
+flight, without a caller of its own. The ledger decides for the whole fleet which run that is; if it
+cannot be reached, only the calls of this dispatcher share.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ log = logs.logger("sharing")
 _ASK_SECONDS = 1.0
 _GROUP = 128
 _LATE_SECONDS = 1.5
-"""How much later than at its deadline a run is answered at the latest, by whoever keeps that."""
+"""The latest answer of a shared run after its deadline, as `Deadlines` enforces it."""
 _LEAST_WAIT_SECONDS = 0.2
 _RETRY_AFTER_SECONDS = 1.0
 _CLOCKS_APART_SECONDS = 2.0
-"""How far a worker's reading of fleet time may be ahead of this dispatcher's."""
+"""How far a worker's fleet time may be ahead of this dispatcher's."""
 _NOT_TRIED = frozenset({Code.EXPIRED, Code.CANCELLED, Code.OVERLOADED})
-"""What a run comes to for reasons of others: whoever has time left may have another."""
+"""Codes that a run gets for reasons of other callers: a sharer with time left may have another."""
 
 
 class Runs(Calls, Protocol):
@@ -46,7 +46,7 @@ class Runs(Calls, Protocol):
         ...
 
     def send_run(self, run: Pending) -> None:
-        """Send what calls share."""
+        """Send a shared run."""
         ...
 
     async def leave(self, calls: Sequence[Pending]) -> None:
@@ -55,7 +55,7 @@ class Runs(Calls, Protocol):
 
 
 class RunSharing:
-    """One dispatcher's."""
+    """Joins the calls of one dispatcher to shared runs."""
 
     def __init__(self, services: Services, calls: Runs) -> None:
         self._transport = services.transport
@@ -66,17 +66,17 @@ class RunSharing:
         self._calls = calls
         self._joinable: dict[str, SharedRun] = {}
         self._anew: dict[str, SharedRun] = {}
-        """Those of this turn of the loop that may use nothing from before it."""
+        """The shared runs of this event-loop turn that must not reuse anything older."""
         self._gathered: list[SharedRun] = []
         self._askers = 0
         self._is_closed = False
 
     def close(self) -> None:
-        """Nothing is asked for any more; what is open is answered by whoever closes."""
+        """Stop asking; the owner of the open calls answers them."""
         self._is_closed = True
 
     def submit(self, asker: Pending, digest: str, *, anew: bool) -> None:
-        """Have an accepted call answered with the run of its equals, its own if there is none."""
+        """Have an accepted call answered by a run of equal calls, or by its own."""
         if (headers := self._observers.trace(asker)) is not None:
             asker.traced(headers)
         self._observers.call("accepted", asker)
@@ -91,7 +91,7 @@ class RunSharing:
             self._answer(asker, full)
 
     def leave(self, calls: Collection[Pending]) -> list[Pending]:
-        """Wait for calls no longer; what is left to be ended: others, and runs of nobody's."""
+        """Detach calls from their runs; return those to end: unshared calls and unneeded runs."""
         rest = [p for p in calls if p.share is None or (p.is_run and not p.share.askers)]
         leaving: defaultdict[SharedRun, list[Pending]] = defaultdict(list)
         for asker in calls:
@@ -101,7 +101,7 @@ class RunSharing:
             is_last = len(askers) == len(share.askers)
             if is_last and share.run is not None and share.run.is_open:
                 self._join_no_more(share)
-                rest.append(share.run)  # its askers are told what that comes to
+                rest.append(share.run)  # its sharers get the outcome
                 continue
             executed = Executed.NO if is_last else Executed.UNKNOWN
             for asker in askers:
@@ -109,7 +109,7 @@ class RunSharing:
         return rest
 
     def over(self, pending: Pending) -> None:
-        """A call that shares a run has its answer, or a run that is shared."""
+        """Note that a sharing call, or a shared run, has its answer."""
         share = pending.share
         if share is None:
             return
@@ -122,7 +122,7 @@ class RunSharing:
                 self._join_no_more(share)
 
     def _ended(self, share: SharedRun, run: Pending) -> None:
-        """Tell those who share a run what it came to, or look for another for them."""
+        """Answer the sharers of a run with its outcome, or find another run for them."""
         outcome = run.outcome
         assert outcome is not None
         is_wanted = not share.is_over and not self._is_closed
@@ -142,7 +142,7 @@ class RunSharing:
             self._again(share, run)
 
     def _patient(self, share: SharedRun, run: Pending, outcome: Outcome) -> list[Pending]:
-        """Those who came later than a run that nobody started, or that others would not have."""
+        """The sharers that outlast a run that was not started, or that was refused for others."""
         if outcome.code not in _NOT_TRIED or outcome.executed is Executed.YES:
             return []
         since = time.monotonic() + _LEAST_WAIT_SECONDS
@@ -162,7 +162,7 @@ class RunSharing:
             asker.shared("joined")
             is_own_session = asker.message.session == run.message.session and not share.is_joined
             if outcome.output is not None and not (asker.spec.injected or is_own_session):
-                # The whole output is another session's, as its handle is.
+                # The full output, like its handle, belongs to another session.
                 outcome = msgspec.structs.replace(outcome, output=None)
         asker.ran_for(run)
         self._answer(asker, outcome)
@@ -210,7 +210,7 @@ class RunSharing:
                 self._take(share, found)
 
     def _take(self, share: SharedRun, found: SharedFound) -> None:
-        if found.is_new or not found.key.startswith(share.digest):  # a note may be anybody's
+        if found.is_new or not found.key.startswith(share.digest):  # the note may be forged
             self._begin(share, share.key, is_joined=False)
             return
         if found.outcome:
@@ -228,13 +228,14 @@ class RunSharing:
         elif (open_share := known.share) is not None and not open_share.is_over:
             self._merge(share, open_share)
             return
-        share.again(unless=found.key)  # it failed, is too old, or is being cancelled here
+        # the found run failed here, is too old, or is being cancelled
+        share.again(unless=found.key)
         self._gather(share)
 
     def _good(self, found: SharedFound, share: SharedRun) -> Settled | None:
-        """A kept result, if it is one that others may be given: a success, all of it, not too old.
+        """The kept result if others may have it: a complete success that is not too old.
 
-        Its age is by its signed time: what the server says of it may be anybody's.
+        Its age is by its signed time: the server's own data may be forged.
         """
         try:
             reply = self._envelope.decode_reply(found.outcome)
@@ -256,7 +257,7 @@ class RunSharing:
         self._calls.send_run(run)
 
     def _merge(self, share: SharedRun, into: SharedRun) -> None:
-        """Somebody here is at the same run already."""
+        """Merge into the sharers of the same run in this dispatcher."""
         self._join_no_more(share)
         for asker in list(share.askers):
             share.remove(asker)
@@ -272,7 +273,7 @@ class RunSharing:
         return asyncio.get_running_loop().call_later(max(0.0, seconds), self._is_due, asker)
 
     def _is_due(self, asker: Pending) -> None:
-        """One that joined waits no longer than it would have alone."""
+        """End the wait of a sharer at its own deadline."""
         share = asker.share
         if not asker.is_open or share is None:
             return

@@ -1,4 +1,4 @@
-"""Follows the server: which tools are published, which workers live, what may be lost."""
+"""Surveys the server: which tools are published, which workers live, what may be lost."""
 
 import asyncio
 import time
@@ -24,9 +24,9 @@ _TOOLS_EVERY_SECONDS = 0.05
 
 
 class ServerMonitor:
-    """Surveys the server about once a second; a fault is logged, and the next survey comes.
+    """Surveys the server about once a second; a fault is logged, and the next survey follows.
 
-    `follows_catalog` is false where the tools come from a file.
+    `follows_catalog` is false if the tools come from a file.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ServerMonitor:
         self._circuits = circuits
         self._reporter = reporter
         self._follows_catalog = follows_catalog
-        # A look must not seem to be missing: several belong into the time of a lease.
+        # A lease must span several surveys, or one would seem to be missing.
         self._every = min(_LONGEST_PAUSE_SECONDS, services.settings.lease_ttl / 8)
         self._unserved_after = services.settings.unserved_after
         self._strangers = 0
@@ -64,7 +64,7 @@ class ServerMonitor:
         self._is_due = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow for ever."""
+        """Survey until cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._every):
@@ -73,7 +73,7 @@ class ServerMonitor:
             await self.once()
 
     def soon(self) -> None:
-        """Look now, and not only when it is time."""
+        """Survey now instead of at the next interval."""
         self._is_due.set()
 
     async def wait_for_tools(self, seconds: float) -> None:
@@ -97,9 +97,9 @@ class ServerMonitor:
             await self.once()
 
     async def once(self) -> None:
-        """One look. Never raises."""
+        """Survey once. Never raises."""
         try:
-            async with self._looking:  # one at a time: an older look must not come last
+            async with self._looking:  # one at a time: an older survey must not be applied last
                 await self._look()
         except Exception as error:  # noqa: BLE001 - what was known stays good
             self._recovery.interrupted()
@@ -132,7 +132,7 @@ class ServerMonitor:
         await self._recovery.examine(survey, leases, calls)
 
     def _tell(self, leases: Iterable[WorkerLease]) -> None:
-        """Which workers came and went since the last look."""
+        """Report the workers that came and went since the last survey."""
         seen = {lease.id for lease in leases if not (lease.ended or lease.leaving)}
         for worker in seen - self._workers:
             self._observers.tell("worker_up", worker)
@@ -141,7 +141,7 @@ class ServerMonitor:
         self._workers = seen
 
     def _read(self, bodies: Iterable[bytes]) -> list[WorkerLease]:
-        """Those that somebody we trust has signed; how many others there are is said once."""
+        """The leases that are signed with our key; the number of others is logged once."""
         leases: list[WorkerLease] = []
         strangers = 0
         for body in bodies:

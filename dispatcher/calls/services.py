@@ -1,4 +1,4 @@
-"""What the parts that move calls are given: the services they share, and the calls themselves."""
+"""What the parts that move calls share: the services, and the interface to the calls."""
 
 import asyncio
 from collections.abc import Collection, Coroutine, Iterable, Sequence
@@ -16,7 +16,7 @@ from toolpool.dispatcher.transports.base import Transport
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """One dispatcher's, for all of its parts."""
+    """The services of one dispatcher, shared by all of its parts."""
 
     transport: Transport
     envelope: Envelope
@@ -25,10 +25,10 @@ class Services:
 
 
 class Calls(Protocol):
-    """The calls of one dispatcher, told by its parts what they learn of them."""
+    """The open calls of one dispatcher, as its parts see and update them."""
 
     def find(self, key: str) -> Pending | None:
-        """The open call of this record; None for one of an earlier retry."""
+        """The open call of this record; None for the record of an earlier retry."""
         ...
 
     def all_open(self) -> Collection[Pending]:
@@ -40,73 +40,73 @@ class Calls(Protocol):
         ...
 
     def refuse(self, pending: Pending, outcome: Outcome) -> None:
-        """Answer a call that is not sent, or not started any more, by what the ledger has of it."""
+        """Answer a call that is refused, by what the ledger has recorded of it."""
         ...
 
     def settled(self, reply: bytes) -> None:
-        """Take a signed outcome that the ledger has."""
+        """Apply a signed outcome from the ledger."""
         ...
 
     def known(self, pending: Pending, reply: bytes) -> None:
-        """Take a signed outcome that the ledger had before this dispatcher asked."""
+        """Apply a signed outcome that the ledger had before this dispatcher asked."""
         ...
 
     def denial(self, pending: Pending) -> Outcome | None:
-        """Why a call may not be sent any more."""
+        """Why a call may not be sent any more; None if it may."""
         ...
 
     def held_too_long(self, pending: Pending) -> None:
-        """A rate limit has held a call until its queue wait was over."""
+        """Answer a call that a rate limit held until its queue wait was over."""
         ...
 
     def join(self, pending: Pending) -> None:
-        """Go on with a call that another dispatcher has sent."""
+        """Follow a call that another dispatcher has sent."""
         ...
 
     def unwanted(self, calls: Sequence[Pending]) -> None:
-        """Calls were answered while their message was on its way: nobody is to start them."""
+        """Keep workers from starting calls that were answered while being sent."""
         ...
 
     def decided(self, pending: Pending, decision: bytes) -> None:
-        """Somebody decided about a call that waits for approval; `decision` is signed."""
+        """Apply the signed decision about a call that waits for approval."""
         ...
 
     def has_to_be_approved(self, pending: Pending) -> None:
-        """The ledger says that a person has to approve a call, or has, before it is sent."""
+        """Handle a call that, by the ledger, needs or has an approval before it is sent."""
         ...
 
     def started(self, pending: Pending, worker: str) -> None:
-        """A worker has a call."""
+        """Note that a worker has claimed a call."""
         ...
 
     def released(self, pending: Pending) -> None:
-        """A worker gave a call back."""
+        """Note that a worker gave a call back."""
         ...
 
     def limited(self, pending: Pending, limits: tuple[Limit, ...]) -> None:
-        """A worker took the message of a call, and one of these limits had no place for it."""
+        """Note that a worker took a call's message and one of these limits had no place."""
         ...
 
     def passed(self, pending: Pending, reason: str) -> None:
-        """A worker took the message of a call and did not claim it; `reason` as in `Passed`."""
+        """Note that a worker took a call's message without claiming it; `reason` as in `Passed`."""
         ...
 
     def waits_again(self, pending: Pending) -> None:
-        """A call that was started waits for another worker: its queue wait begins anew."""
+        """Let a started call wait for another worker, with a new queue wait."""
         ...
 
     def progressed(self, pending: Pending, progress: Progress) -> None:
-        """A tool says how far it is."""
+        """Report a tool's progress."""
         ...
 
     def ended(self, keys: Iterable[str]) -> None:
-        """Tools ended whose calls had been answered before."""
+        """Note that tools ended whose calls had been answered before."""
         ...
 
     def asked(self, question: Question) -> None:
-        """An operator asks about calls."""
+        """Answer an operator's request about calls."""
         ...
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Let work go on that ends with this dispatcher at the latest."""
+        """Start a task that ends with this dispatcher at the latest."""
         ...

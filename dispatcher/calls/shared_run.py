@@ -1,4 +1,4 @@
-"""Equal calls of this dispatcher, and the run that answers them all."""
+"""Equal calls of this dispatcher and the run that answers them all."""
 
 import time
 from asyncio import TimerHandle
@@ -13,14 +13,14 @@ from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.turn_context import TurnContext
 
 KEPT_SECONDS = 300.0
-"""How much longer the outcome of a shared run is kept than its result is good for."""
+"""How much longer than its result is valid the outcome of a shared run is kept."""
 
 
 def equality_of(call: ToolCall, spec: ToolSpec, turn: TurnContext, tenant: str) -> str | None:
-    """What all calls have in common that may share a run with this one; None where none may.
+    """A digest that is equal for calls that may share a run; None if the call may not.
 
-    A tool with a `ToolContext` may act by its session and by its host's context, so that these are
-    part of it. A call that may be handed over has a run of its own, which its handle stands for.
+    A tool with a `ToolContext` may use its session and host context, so both are part of it. A call
+    that may move to the background has its own run, which its handle stands for.
     """
     if not spec.is_shared or turn.wait is not None:
         return None
@@ -31,12 +31,12 @@ def equality_of(call: ToolCall, spec: ToolSpec, turn: TurnContext, tenant: str) 
         whose = [turn.session, turn.context]
     try:
         return encoding.digest(["shared", tenant, spec.name, spec.digest, call.arguments, whose])
-    except (TypeError, ValueError):  # keys that are no text, as a host may have put them together
+    except (TypeError, ValueError):  # keys that are not text, which a host may have combined
         return None
 
 
 class SharedRun:
-    """The askers of one run, the first of them first. `anew`: none may have what began before."""
+    """The calls that share one run, in order. `anew`: no result that began earlier is allowed."""
 
     __slots__ = (
         "_asked", "_timers", "anew", "askers", "digest", "is_joined", "is_over", "key",
@@ -52,13 +52,13 @@ class SharedRun:
         self._asked = 0.0
         self.run: Pending | None = None
         self.unless = ""
-        """The key of a run that is not theirs."""
+        """The key of a run that these calls must not use."""
         self.is_joined = False
-        """Whether somebody else's call began the run."""
+        """Whether a call of another dispatcher began the run."""
         self.is_over = False
-        """Whether nobody may join any more."""
+        """Whether no further call may join."""
         self.was_refused = False
-        """Whether there was no room for a run of one of them."""
+        """Whether a run of one of these calls was refused for lack of room."""
 
     @property
     def timeout(self) -> float:
@@ -68,41 +68,41 @@ class SharedRun:
         return max(asker.message.timeout for asker in self.askers)
 
     def takes(self, asker: Pending) -> bool:
-        """Whether a call may join: it is not to be ended before its own time by others' limits."""
+        """Whether a call may join: the limits of others must not end it early."""
         limit = self._asked if self.run is None else self.timeout
         return not self.is_over and (not limit or asker.message.timeout <= limit)
 
     def add(self, asker: Pending, timer: TimerHandle) -> None:
-        """One more waits for it."""
+        """Add a call."""
         asker.share = self
         self.askers[asker] = None
         self._timers[asker] = timer
 
     def remove(self, asker: Pending) -> None:
-        """One waits for it no longer."""
+        """Remove a call."""
         self.askers.pop(asker, None)
         if (timer := self._timers.pop(asker, None)) is not None:
             timer.cancel()
 
     def begins(self, run: Pending, *, is_joined: bool) -> None:
-        """It is to be sent, or somebody else's has been."""
+        """Set the run: one about to be sent, or one that another dispatcher sent (`is_joined`)."""
         self.run, run.share, self.is_joined, self.key = run, self, is_joined, run.key
 
     def was_over(self, run: Pending) -> bool:
-        """Whether their run, in the try that they asked for, had ended before they did."""
+        """Whether the run, in the requested attempt, had ended before it was requested."""
         return not run.is_news and run.key == self.key
 
     def may_retry(self, run: Pending) -> bool:
-        """Whether a call is their run, and one of them waits for it."""
+        """Whether a call is the current run and still has sharers."""
         return run is self.run and bool(self.askers) and not self.was_over(run)
 
     def again(self, *, unless: str) -> None:
-        """It is asked for once more: what came of this run is not for these calls."""
+        """Request another run, as the outcome of this one does not apply."""
         self.key, self.unless = self.digest + new_nonce(), root_of(unless)
         self.run, self.is_joined, self.is_over, self._asked = None, False, False, 0.0
 
     def asks(self) -> SharedAsk:
-        """What it asks the ledger."""
+        """The request to the ledger."""
         spec = next(iter(self.askers)).spec
         wait = max(asker.start_by for asker in self.askers) - time.monotonic()
         self._asked = self.timeout

@@ -1,4 +1,4 @@
-"""One file a provider: how its responses are parsed and its answers rendered."""
+"""One module per provider: how its responses are parsed and its answers rendered."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,9 +32,9 @@ from toolpool.dispatcher.formats.history import History
 
 
 class Response(msgspec.Struct, frozen=True, gc=False):
-    """What was found in a model response. `id` and `model` where the provider says them.
+    """The calls found in a model response. `id` and `model` are the provider's, if any.
 
-    `stop` is the provider's word where the response did not end as one whose calls are run.
+    `stop` is the provider's stop reason if the response's calls are not to be run.
     """
 
     format: str
@@ -45,17 +45,17 @@ class Response(msgspec.Struct, frozen=True, gc=False):
 
 
 class Format(Protocol):
-    """A provider's module."""
+    """The interface of a provider's module."""
 
     NAME: str
     ALIASES: tuple[str, ...]
-    """Other names of it."""
+    """Other names of the format."""
     TOOL_NAMES: re.Pattern[str]
-    """The names of tools that the provider takes."""
+    """The tool names that the provider accepts."""
     TAKES_LISTS: bool
     """Whether a list may be a response."""
     HISTORY: History | None
-    """How a history is read; None where the provider keeps it, or there is none."""
+    """How a history is read; None if the provider stores it, or there is none."""
 
     @staticmethod
     def recognises(response: Any) -> bool:
@@ -64,12 +64,14 @@ class Format(Protocol):
 
     @staticmethod
     def identity(response: Any) -> tuple[Any, Any]:
-        """The response's id and its model's name, where the provider says them."""
+        """The response's id and its model's name, if the provider gives them."""
         ...
 
     @staticmethod
     def stopped(response: Any) -> tuple[Any, Any]:
-        """Why the response ended, as `stops.STOPS` has it, and what the provider says of it."""
+        """The response's stop reason, as in `stop_reasons.STOPS`, and the provider's message about
+        it.
+        """
         ...
 
     @staticmethod
@@ -79,7 +81,7 @@ class Format(Protocol):
 
     @staticmethod
     def said(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
-        """A response as what the model said, to go back into the conversation.
+        """The response as the model's message, to go back into the conversation.
 
         `ids` are those that calls were given here, by the index of the call.
         """
@@ -92,7 +94,7 @@ class Format(Protocol):
 
     @staticmethod
     def render_refusal(text: str) -> list[dict[str, Any]]:
-        """The message for a response that was no response."""
+        """The message for an unreadable response."""
         ...
 
     @staticmethod
@@ -121,12 +123,12 @@ FORMATS: dict[str, Format] = {
         bare_calls,
     )
 }
-"""By name, in the order in which they are asked: those of a narrow shape before the wide ones."""
+"""By name, in order of detection: narrow shapes before wide ones."""
 _BY_ALIAS = {alias: name for name, module in FORMATS.items() for alias in module.ALIASES}
 
 
 def named(name: str) -> str:
-    """The name of a format, which may be given by an alias. Raises ValueError for another."""
+    """The name of a format, which may be given by an alias. Raises ValueError if unknown."""
     found = _BY_ALIAS.get(name, name)
     if found not in FORMATS:
         known = ", ".join([*FORMATS, *_BY_ALIAS])
@@ -140,7 +142,7 @@ def offered_name(tool: str, format: str) -> str:
 
 
 def tools_by_offered_name(tools: Iterable[str]) -> dict[str, str]:
-    """The way back: tools by every name they are offered under that is not their own."""
+    """Tool names by their aliases in any format."""
     rules = {module.TOOL_NAMES for module in FORMATS.values()}
     return {
         other: tool
@@ -151,7 +153,7 @@ def tools_by_offered_name(tools: Iterable[str]) -> dict[str, str]:
 
 
 def history_format(messages: Sequence[Any]) -> str | None:
-    """The name of the format whose calls or answers are in a history; None where there are none."""
+    """The name of the format of the calls or answers in a history; None if there are none."""
     for message in messages:
         if isinstance(message, dict):
             for name, module in FORMATS.items():
@@ -161,8 +163,8 @@ def history_format(messages: Sequence[Any]) -> str | None:
 
 
 def detect(response: Any) -> str | None:
-    """The name of the format that `response` is in; None where no format knows it."""
-    if isinstance(response, dict):  # the two most common shapes need no asking around
+    """The name of the format that `response` is in; None if unknown."""
+    if isinstance(response, dict):  # the two most common shapes first
         if response.get("type") == "message":
             return anthropic.NAME
         if "choices" in response:

@@ -36,7 +36,7 @@ def identity(response: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
-    """Its stop reason; a message that says it has none yet is still being written."""
+    """Its stop reason; a message with a null stop reason is still being written."""
     if "stop_reason" not in response:
         return None, None
     reason = response["stop_reason"]
@@ -44,7 +44,7 @@ def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
-    """The `tool_use` blocks; text, thinking and server-side blocks are passed over."""
+    """The `tool_use` blocks; text, thinking and server-side blocks are skipped."""
     content = response.get("content")
     if not isinstance(content, list):
         raise NotAResponse("no_content")
@@ -68,7 +68,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
 
 
 def _origin(block: dict[str, Any]) -> dict[str, Any] | None:
-    """Who called, where that is a program, and the toolset that the tool is of."""
+    """The caller, if it is a program, and the tool's toolset."""
     caller, toolset = block.get("caller"), block.get("toolset_name")
     is_direct = not isinstance(caller, dict) or caller.get("type") == "direct"
     if is_direct and toolset is None:
@@ -77,7 +77,7 @@ def _origin(block: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
-    """The response as the model's own message, with the ids of calls that came without one."""
+    """The response as the model's message, with the ids of calls that came without one."""
     content = response.get("content")
     if not isinstance(content, list):
         return []
@@ -88,7 +88,7 @@ def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any
             block = {**block, "id": ids[index]} if index in ids else block
             index += 1
         if isinstance(block, dict) and isinstance(block.get("input"), str):
-            block = {**block, "input": _object_in(block["input"])}  # of a stream, still text
+            block = {**block, "input": _object_in(block["input"])}  # in a stream, still text
         blocks.append(block)
     return [{"role": "assistant", "content": blocks}]
 
@@ -102,7 +102,7 @@ def _object_in(text: str) -> dict[str, Any]:
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
-    """One user message with a block a result."""
+    """One user message with one block per result."""
     if not results:
         return []
     return [
@@ -127,7 +127,7 @@ def _block(result: ToolResult) -> dict[str, Any]:
 
 
 def content_of(result: ToolResult) -> str | list[dict[str, Any]]:
-    """A result as text, or as blocks where it has something to show."""
+    """A result as text, or as blocks if it has media."""
     blocks = blocks_of(result.data) if result.ok else None
     if blocks is None or not any(media_of(block) or is_anthropic(block) for block in blocks):
         return as_text(result)
@@ -179,7 +179,7 @@ def _answer(block: dict[str, Any]) -> Answer | None:
 
 
 def _said(message: dict[str, Any]) -> dict[str, Any]:
-    """A history's message as a response, with the reason of its end if there is one."""
+    """A message of a history as a response, with its stop reason if there is one."""
     reason = message.get("stop_reason")
     ended = {} if reason is None else {"stop_reason": reason}
     return {"type": "message", "content": message["content"], **ended}

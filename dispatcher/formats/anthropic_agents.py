@@ -1,8 +1,8 @@
-"""Anthropic Managed Agents: a session's events in, one user event a call out.
+"""Anthropic Managed Agents: a session's events in, one user event per call out.
 
-A custom tool's use waits for its result. A use of the agent's own tools waits for a confirmation
-where its permission is `ask`, and for a result only where the session says that it is blocked on
-it: elsewhere the server runs it.
+The use of a custom tool waits for its result. The use of the agent's own tools waits for a
+confirmation if its permission is `ask`, and for a result only if the session says that it is
+blocked on it: otherwise the server runs it.
 """
 
 from collections.abc import Mapping
@@ -32,12 +32,12 @@ _OVER = (
     "session.error",
     "user.interrupt",
 )
-"""What came before them is waited for no longer."""
+"""Events that end the wait for everything before them."""
 _ANSWERS = {"user.custom_tool_result": "custom_tool_use_id", "user.tool_result": "tool_use_id"}
 
 
 def recognises(response: Any) -> bool:
-    """An event of a session, or a list of them."""
+    """Whether it is an event of a session, or a list of them."""
     if isinstance(response, list):
         return bool(response) and all(map(recognises, response))
     kind = response.get("type") if isinstance(response, dict) else None
@@ -54,13 +54,13 @@ def _events(response: Any) -> list[dict[str, Any]]:
 
 
 def identity(response: Any) -> tuple[Any, Any]:
-    """The id of the first event that calls: events do not name their session or model."""
+    """The id of the first event with a call: events do not name their session or model."""
     waiting = _waiting(_events(response))
     return (waiting[0][0].get("id") if waiting else None), None
 
 
 def stopped(response: Any) -> tuple[Any, Any]:
-    """Nothing: what a session waits for is said of each event."""
+    """None: each event says what the session waits for."""
     return None, None
 
 
@@ -80,7 +80,7 @@ def _waiting(events: list[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:
             found.clear()
         if kind not in (_CUSTOM, _OWN, _MCP) or id in told:
             continue
-        told.append(id)  # the same event may come again
+        told.append(id)  # the same event may be repeated
         is_blocking = blocked is not None and isinstance(id, str) and id in blocked
         if kind == _CUSTOM and (blocked is None or is_blocking):
             found.append((event, "user.custom_tool_result"))
@@ -100,7 +100,7 @@ def _kind(event: dict[str, Any]) -> str:
 
 
 def _blocked_on(events: list[dict[str, Any]]) -> set[str] | None:
-    """The events that the session is blocked on; None where it does not say."""
+    """The events that the session is blocked on; None if it does not say."""
     for event in reversed(events):
         if event.get("type") == "session.status_idle":
             reason = event.get("stop_reason")
@@ -110,7 +110,7 @@ def _blocked_on(events: list[dict[str, Any]]) -> set[str] | None:
 
 
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
-    """What waits for an answer. What it asks leave for is not run here."""
+    """The events that wait for an answer. Requests for permission are not run here."""
     return [
         reader.call(
             index,
@@ -127,12 +127,12 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
 
 
 def said(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Nothing: the session keeps its own history."""
+    """Nothing: the session stores its own history."""
     return []
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
-    """One event a result."""
+    """One event per result."""
     return [_event(result) for result in results]
 
 
@@ -154,7 +154,7 @@ def _event(result: ToolResult) -> dict[str, Any]:
 
 
 def render_refusal(text: str) -> list[dict[str, Any]]:
-    """A user's message that asks for a valid response."""
+    """A user message that asks for a valid response."""
     return [{"type": "user.message", "content": [{"type": "text", "text": text}]}]
 
 

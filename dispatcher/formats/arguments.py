@@ -1,4 +1,4 @@
-"""Arguments as a model sent them, to one JSON object or the reason why not."""
+"""Parses arguments that a model sent into one JSON object, or the flaw."""
 
 import json
 import math
@@ -22,11 +22,11 @@ _BREAKS = (
     ("Invalid control character", "control"),
     ("Invalid \\", "escape"),
 )
-"""What the parser says, by how it begins, and what we call it."""
+"""The parser's messages, by their start, and our names for them."""
 
 
 class Unacceptable(ValueError):
-    """Raised inside the parser for JSON that is well-formed but has the flaw `flaw`."""
+    """Raised inside the parser for well-formed JSON that has the flaw `flaw`."""
 
     def __init__(self, flaw: Flaw) -> None:
         super().__init__(flaw.reason)
@@ -68,7 +68,7 @@ def _parse_text(raw: str | bytes, max_bytes: int) -> dict[str, Any] | Flaw:
 
 
 def loads(text: str, *, control_characters: bool = False) -> Any:
-    """JSON text whose keys are unique and whose numbers are finite.
+    """Parse JSON text with unique keys and finite numbers.
 
     `control_characters` may stand inside strings. Raises `Unacceptable`, JSONDecodeError or another
     ValueError, and RecursionError.
@@ -82,7 +82,7 @@ def loads(text: str, *, control_characters: bool = False) -> Any:
 
 
 def accept(arguments: dict[str, Any], max_bytes: int) -> dict[str, Any] | Flaw:
-    """The arguments, or what about them no tool can be given."""
+    """The arguments, or the flaw that makes them unusable for any tool."""
     try:
         encoded = encoding.encode(arguments)
     except UnicodeEncodeError:
@@ -101,13 +101,13 @@ def accept(arguments: dict[str, Any], max_bytes: int) -> dict[str, Any] | Flaw:
 
 
 class DoubledKey(dict[str, Any]):
-    """An object in which `key` came twice; JSON parsers silently keep the last."""
+    """An object in which `key` occurs twice; JSON parsers silently keep the last."""
 
     key: str
 
 
 def load(text: str | bytes) -> tuple[Any, bool]:
-    """JSON text, and whether any object in it has a key twice. Raises what json.loads does."""
+    """Parse JSON text; also whether any object has a duplicate key. Raises as json.loads does."""
     found: list[DoubledKey] = []
 
     def note(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def load(text: str | bytes) -> tuple[Any, bool]:
 
 
 def doubled_key(value: Any) -> str | None:
-    """The first key that came twice anywhere in a value that `load` gave."""
+    """The first duplicate key anywhere in a value from `load`."""
     level = [value]
     for item in level:
         if isinstance(item, DoubledKey):
@@ -154,7 +154,7 @@ def _no_constant(name: str) -> float:
 
 
 def _broken(error: json.JSONDecodeError) -> Flaw:
-    """What broke, where, and the few characters around it."""
+    """The flaw of invalid JSON: what, where, and the few characters around it."""
     start = max(0, error.pos - _AROUND_CHARACTERS)
     around = error.doc[start : error.pos + _AROUND_CHARACTERS]
     before = "…" if start else ""

@@ -1,4 +1,4 @@
-"""Bare calls, `{"id", "name", "input"}`, alone or in a list: for files, tests and own agents."""
+"""Bare calls, `{"id", "name", "input"}`, alone or in a list: for files, tests and custom agents."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +24,7 @@ _WITHOUT_ARGUMENTS = frozenset({"id", "name", "type"})
 
 
 def recognises(response: Any) -> bool:
-    """An object with a name and an input, or a list; none of a type that is not a call's."""
+    """Whether it is an object with a name and an input, or a list, and of no other type."""
     if isinstance(response, list):
         return True
     return (
@@ -36,17 +36,17 @@ def recognises(response: Any) -> bool:
 
 
 def identity(response: Any) -> tuple[Any, Any]:
-    """Nothing: an id belongs to its call, and no model is named."""
+    """None: an id belongs to its call, and no model is named."""
     return None, None
 
 
 def stopped(response: Any) -> tuple[Any, Any]:
-    """Nothing: a call by itself has no such reason."""
+    """None: a bare call has no stop reason."""
     return None, None
 
 
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
-    """One call an object."""
+    """One call per object."""
     blocks = response if isinstance(response, list) else [response]
     return [
         reader.call(
@@ -64,7 +64,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
 
 
 def _of_unknown_form(block: dict[str, Any]) -> Flaw | None:
-    """What says that it is something else is no call; nor what has its arguments elsewhere."""
+    """The flaw of an object that names another type, or has its arguments elsewhere."""
     kind = block.get("type")
     if kind in _TYPES:
         is_known = any(key in block for key in _ARGUMENTS) or block.keys() <= _WITHOUT_ARGUMENTS
@@ -78,7 +78,7 @@ def said(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
-    """One object a result: the id, the name, and the payload's fields."""
+    """One object per result: the id, the name, and the payload's fields."""
     return [{"id": result.call_id, "name": result.name, **result.payload()} for result in results]
 
 
@@ -88,7 +88,7 @@ def render_refusal(text: str) -> list[dict[str, Any]]:
 
 
 def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
-    """Name, description and schema, plainly."""
+    """The name, description and schema of each tool."""
     return [
         {
             "name": spec.name,

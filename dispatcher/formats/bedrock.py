@@ -31,7 +31,7 @@ _DOCUMENTS = {
 
 
 def recognises(response: Any) -> bool:
-    """A response whose output is a message, or the bare message with a `toolUse` block."""
+    """Whether its output is a message, or it is a bare message with a `toolUse` block."""
     if not isinstance(response, dict):
         return False
     if isinstance(response.get("output"), dict):
@@ -54,7 +54,7 @@ def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
-    """The `toolUse` blocks; text, reasoning and server-side tools are passed over."""
+    """The `toolUse` blocks; text, reasoning and server-side tools are skipped."""
     output = response.get("output")
     message = output.get("message") if isinstance(output, dict) else response
     content = message.get("content") if isinstance(message, dict) else None
@@ -102,7 +102,7 @@ def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
-    """One user message with a block a result."""
+    """One user message with one block per result."""
     if not results:
         return []
     return [
@@ -123,7 +123,7 @@ def render(results: list[ToolResult]) -> list[dict[str, Any]]:
 
 
 def _content(result: ToolResult) -> list[dict[str, Any]]:
-    """`json` holds objects only; the API refuses it for lists, texts and numbers."""
+    """The content blocks. `json` takes objects only; the API refuses lists, texts and numbers."""
     if not result.ok:
         return [{"json": result.payload()}]
     blocks = blocks_of(result.data)
@@ -140,7 +140,7 @@ def _content(result: ToolResult) -> list[dict[str, Any]]:
 
 
 def _shown(block: dict[str, Any], number: int) -> dict[str, Any]:
-    """Media as bytes: boto3 takes them so, and they are base64 in JSON as the HTTP API wants."""
+    """Media as bytes, as boto3 takes them; as JSON for the HTTP API they become base64."""
     media = media_of(block)
     if media is None:
         return {"text": words_for(block)}
@@ -164,7 +164,7 @@ def render_refusal(text: str) -> list[dict[str, Any]]:
 
 
 def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
-    """The `tools` of `toolConfig`. An empty description is refused, so it is left out."""
+    """The `tools` of `toolConfig`. An empty description is left out, as the API refuses it."""
     return [{"toolSpec": _offered(spec)} for spec in specs]
 
 

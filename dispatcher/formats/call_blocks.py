@@ -1,4 +1,4 @@
-"""Reading one tool-call block, the same for every provider."""
+"""Reads one tool-call block, in the same way for every provider."""
 
 import hashlib
 import re
@@ -21,7 +21,7 @@ _OF_CONTENT = re.compile(r"turn-[0-9a-f]{12}-[0-9]+")
 
 
 class NotAResponse(Exception):
-    """Raised when a response holds no content list at all.
+    """Raised when a response holds no content list.
 
     `reason` names the sentence in a locale's `unreadable`, with what fills its blanks.
     """
@@ -33,15 +33,15 @@ class NotAResponse(Exception):
 
 
 NO_APPROVER = Flaw(Code.DENIED, "no_approver")
-"""Of what a provider asks leave for, and nobody here has given."""
+"""The flaw of a provider's request for permission that no one here can grant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Makes calls of blocks. `turn` names calls that came without an id: stable, never random.
+    """Makes calls from blocks. `turn` names calls that came without an id: stable, never random.
 
-    `doubled_keys` says that some object in the response had a key twice. `wording` has the language
-    of the notes on what was assumed. `ending` is how the response ended.
+    `doubled_keys`: an object in the response has a duplicate key. `wording` has the language of the
+    notes on assumptions. `ending` is how the response ended.
     """
 
     turn: str
@@ -66,13 +66,13 @@ class Reader:
         id_is_optional: bool = False,
         **kept: Any,
     ) -> ToolCall:
-        """The call in a block, or the flaw that keeps it from being one.
+        """The call in a block, or the flaw that makes it unusable.
 
-        A `namespace` is part of the name, unless the API made it of the name. `is_text`: `raw` is
-        free text, and no arguments. `is_last`: nothing of the response came after it, so that a
-        limit may have cut it off; `is_partial`: its provider says that it is not whole. `asks`:
-        its provider runs it, and only asks whether it may. `kept` are `origin`, `has_own_key` and
-        `mark` of the `ToolCall`.
+        A `namespace` is part of the name, unless the API derived it from the name. `is_text`: `raw`
+        is free text instead of arguments. `is_last`: the block ends the response, so a limit may
+        have cut it off; `is_partial`: the provider says that it is incomplete. `asks`: the provider
+        runs it and only asks for permission. `kept` are `origin`, `has_own_key` and `mark` of the
+        `ToolCall`.
         """
         note = long_id = text = values = None
         verdict = self.ending.verdict
@@ -118,9 +118,9 @@ class Reader:
     def _judged(
         self, raw: Any, parsed: dict[str, Any] | Flaw, note: str | None, *, cut_off: bool
     ) -> tuple[dict[str, Any] | None, Flaw | None, str | None]:
-        """The arguments, or their flaw, and the note on what was assumed.
+        """The arguments, or their flaw, and the note on assumptions.
 
-        Of a call that may be cut off only text can show that it is whole.
+        If a call may be cut off, only text can prove that it is complete.
         """
         if self.doubled_keys and (key := arguments.doubled_key(raw)) is not None:
             return None, arguments.doubled(key), note
@@ -134,7 +134,7 @@ class Reader:
         return None, parsed, note
 
     def _text(self, raw: Any, *, cut_off: bool) -> tuple[str | None, Flaw | None]:
-        """The input of a call that is free text: it cannot show that it is whole."""
+        """The input of a call with free text, which cannot prove that it is complete."""
         if cut_off:
             return None, Flaw(Code.TRUNCATED, "cut_off")
         if not isinstance(raw, str):
@@ -143,7 +143,7 @@ class Reader:
         return (None, accepted) if isinstance(accepted, Flaw) else (raw, None)
 
     def _ended(self, *, is_partial: bool) -> Flaw | None:
-        """Why the response's end, or the block's own state, keeps a call from being run."""
+        """The flaw of a call that must not run because of the response's end, or its own state."""
         verdict = self.ending.verdict
         if is_partial or verdict is Verdict.BROKEN_OFF:
             return Flaw(Code.TRUNCATED, "broken_off")
@@ -156,7 +156,7 @@ class Reader:
     def _repaired(
         self, raw: str, flaw: Flaw, note: str | None
     ) -> tuple[dict[str, Any] | None, Flaw | None, str | None]:
-        """What the text certainly means all the same: its values and a note, or its flaw."""
+        """The certain meaning of flawed text, as values and a note, or its flaw."""
         repaired = text_repair.repaired(raw)
         if repaired is None:
             if flaw.reason == "not_json.unclosed" and self.ending.stop is None:
@@ -180,7 +180,7 @@ class Reader:
 
 
 def last_block(content: list[Any]) -> int:
-    """Where the last block is that says anything: some providers end with an empty text."""
+    """The index of the last block with content: some providers end with an empty text."""
     for position in range(len(content) - 1, -1, -1):
         block = content[position]
         if not (isinstance(block, dict) and block.get("text") == ""):
@@ -189,23 +189,24 @@ def last_block(content: list[Any]) -> int:
 
 
 def another_choice(number: int) -> tuple[Flaw, dict[str, Any]]:
-    """Of a call in a choice beyond the first: they are alternatives, and one conversation goes on.
+    """The flaw and origin of a call in a choice beyond the first.
 
-    Its flaw, and the origin by which its answer is told from those of the first choice.
+    Choices are alternatives, and one conversation goes on. The origin distinguishes its answer from
+    those of the first choice.
     """
     return Flaw(Code.DENIED, "another_choice"), {"choice": number}
 
 
 def is_usable(id: Any) -> TypeGuard[str]:
-    """Whether an id can go on the wire as it is."""
+    """Whether an id can be sent as it is."""
     return isinstance(id, str) and 0 < len(id) <= LONGEST_NAME and printable(id) == id
 
 
 def is_distinct(id: Any, tool: str) -> bool:
     """Whether no other call has this id: some providers count from 0 in every response.
 
-    It has a part that no word, no counter and no tool's name is. What is made up here for a
-    response without an id is as equal as the responses are.
+    A distinct id has a part that is not a word, a counter or a tool's name. Ids made up here for a
+    response without an id are only as distinct as the responses.
     """
     if not isinstance(id, str) or _OF_CONTENT.fullmatch(id):
         return False
@@ -213,7 +214,10 @@ def is_distinct(id: Any, tool: str) -> bool:
 
 
 def _is_random(part: str) -> bool:
-    """A word and a number after it are not: letters follow on digits, in short parts more often."""
+    """Whether a part looks random.
+
+    In a word with a number letters do not follow digits; in random parts they mostly do.
+    """
     if len(part) < _SHORT:
         return False
     if part.isdigit():
@@ -225,5 +229,5 @@ def _is_random(part: str) -> bool:
 
 
 def stand_in(id: str) -> str:
-    """What goes on the wire for an id that is not usable; the same for the same id."""
+    """The id to send in place of an unusable one; the same for the same id."""
     return f"id-{hashlib.blake2b(id.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"

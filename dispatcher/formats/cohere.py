@@ -1,4 +1,4 @@
-"""Cohere's chat API, version 2: `tool_calls` in, one `tool` message a call out."""
+"""Cohere's chat API, version 2: `tool_calls` in, one `tool` message per call out."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +23,7 @@ render_refusal = openai_chat.render_refusal
 
 
 def recognises(response: Any) -> bool:
-    """A message beside its finish reason, without choices, or one with the plan of its calls."""
+    """Whether it has a message beside a finish reason, without choices, or one with a tool plan."""
     if not isinstance(response, dict) or "choices" in response or "index" in response:
         return False
     message = response.get("message")
@@ -57,7 +57,7 @@ def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
-    """One message a result."""
+    """One message per result."""
     return [
         {
             "role": "tool",

@@ -1,4 +1,4 @@
-"""What a tool's declaration says to providers that take more than a name and a schema."""
+"""The provider options in a tool's declaration, beyond its name and schema."""
 
 import re
 from typing import Any
@@ -14,7 +14,7 @@ from toolpool.dispatcher.formats.tool_names import alias
 
 
 def told(spec: ToolSpec, *options: str) -> dict[str, Any]:
-    """Those of the `options` that the tool declares, by their names, as plain JSON."""
+    """Those of the `options` that the tool declares, by name, as plain JSON."""
     values = {name: getattr(spec, name) for name in options}
     return {
         name: list(value) if isinstance(value, tuple) else value
@@ -24,14 +24,14 @@ def told(spec: ToolSpec, *options: str) -> dict[str, Any]:
 
 
 def callers_of(spec: ToolSpec, *known: str) -> dict[str, list[str]]:
-    """`allowed_callers`, as far as the provider knows them by how they begin."""
+    """`allowed_callers`, limited to those with a prefix that the provider knows."""
     declared = () if spec.allowed_callers is msgspec.UNSET else spec.allowed_callers
     callers = [caller for caller in declared if caller.startswith(known)]
     return {"allowed_callers": callers} if callers else {}
 
 
 def strict_of(spec: ToolSpec, form: Form) -> dict[str, Any] | None:
-    """The input schema in a provider's strict form; None for a tool that is not strict there."""
+    """The input schema in a provider's strict form; None if the tool is not strict there."""
     if spec.strict is not True or spec.input_schema is None:
         return None
     try:
@@ -41,7 +41,7 @@ def strict_of(spec: ToolSpec, form: Form) -> dict[str, Any] | None:
 
 
 def flat_functions(specs: list[ToolSpec], taken: re.Pattern[str]) -> list[dict[str, Any]]:
-    """Functions with their fields beside each other, as the newer APIs take them."""
+    """Functions with their fields side by side, as the newer APIs take them."""
     return [
         {
             "type": "function",
@@ -64,7 +64,7 @@ def output_of(spec: ToolSpec) -> dict[str, Any] | None:
 
 
 def output_object_of(spec: ToolSpec) -> dict[str, Any] | None:
-    """The output schema where every result is an object; its root says so."""
+    """The output schema if every result is an object, as its root says."""
     schema = output_of(spec)
     root = resolve(schema, schema) if schema is not None else None
     if schema is None or not isinstance(root, dict) or root.get("type") != "object":

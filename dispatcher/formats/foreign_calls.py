@@ -1,4 +1,4 @@
-"""Finds calls of another provider inside a response: they would be passed over silently."""
+"""Finds calls of another provider inside a response, which would be ignored silently."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ _READS = {
     "ollama": {"openai_chat"},
     "bare": {"openai_chat"},
 }
-"""The calls of other forms that a form has as its own."""
+"""The other forms whose calls a form reads as its own."""
 
 
 def foreign_form(response: Any, name: str) -> str | None:

@@ -1,7 +1,7 @@
 """Gemini: `functionCall` parts in, one message of `functionResponse` parts out.
 
-Calls mostly come without an id: then they are answered without one, in their order, by name. The
-REST API writes keys in camelCase, the Python SDK's objects in snake_case: both are read.
+Most calls have no id: they are answered without one, in order, by name. The REST API writes keys in
+camelCase, the Python SDK's objects in snake_case: both are read.
 """
 
 import base64
@@ -30,11 +30,11 @@ _NO_SIGNATURES = (
     b"skip_thought_signature_validator",
     b"context_engineering_is_the_way_to_go",
 )
-"""What hosts put in the place of a signature, for calls that Gemini did not make."""
+"""Placeholders that hosts use as a signature, for calls that Gemini did not make."""
 
 
 def recognises(response: Any) -> bool:
-    """A response with candidates, or with why there are none."""
+    """Whether it has candidates, or the reason why there are none."""
     return isinstance(response, dict) and (
         "candidates" in response or "promptFeedback" in response or "prompt_feedback" in response
     )
@@ -48,7 +48,7 @@ def identity(response: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
-    """The first candidate's finish reason; that of a blocked prompt where there is no candidate."""
+    """The first candidate's finish reason; that of the blocked prompt if there is no candidate."""
     candidates = response.get("candidates")
     if isinstance(candidates, list) and candidates and isinstance(candidates[0], dict):
         first = candidates[0]
@@ -62,9 +62,9 @@ def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
-    """The `functionCall` parts; text, thoughts and code are passed over.
+    """The `functionCall` parts; text, thoughts and code are skipped.
 
-    Those of the first candidate are run: more candidates are alternatives to it.
+    Only those of the first candidate are run: other candidates are alternatives.
     """
     candidates = response.get("candidates")
     if not candidates and reader.ending.stop is not None:
@@ -89,7 +89,7 @@ def calls_of(
 ) -> list[ToolCall]:
     """The calls of one candidate, counted from `first`.
 
-    The last one may be cut off whatever comes after it: empty parts do.
+    The last one may be cut off even if other parts follow: empty parts do.
     """
     found = [(_call_in(part), part) for part in parts if _call_in(part) is not None]
     flaw, origin = another_choice(number) if number else (None, None)
@@ -115,7 +115,7 @@ def calls_of(
 
 
 def _signature(part: dict[str, Any]) -> str | None:
-    """What stands for the signature of a call's thought, which no other call has."""
+    """A digest of the call's thought signature, which no other call has."""
     signature = either(part, "thoughtSignature", "thought_signature")
     if signature in _NO_SIGNATURES:
         return None
@@ -149,7 +149,7 @@ def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
-    """One user message with a part a result."""
+    """One user message with one part per result."""
     if not results:
         return []
     return [
@@ -187,8 +187,8 @@ def render_refusal(text: str) -> list[dict[str, Any]]:
 def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
     """The `tools` parameter: one tool that declares every function.
 
-    `parametersJsonSchema` takes JSON Schema as it is, so nothing is lost on the way into the
-    upper-case form of `parameters`.
+    `parametersJsonSchema` takes JSON Schema as it is; the upper-case form of `parameters` would
+    lose some of it.
     """
     if not specs:
         return []

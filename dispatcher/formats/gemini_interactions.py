@@ -1,4 +1,4 @@
-"""Gemini's Interactions API: `function_call` steps in, one `function_result` step a call out."""
+"""Gemini's Interactions API: `function_call` steps in, one `function_result` step per call out."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +23,7 @@ __all__ = ["TOOL_NAMES"]
 
 
 def recognises(response: Any) -> bool:
-    """An interaction with steps."""
+    """Whether it is an interaction with steps."""
     return isinstance(response, dict) and (
         isinstance(response.get("steps"), list) or response.get("object") == "interaction"
     )
@@ -69,13 +69,13 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
 
 
 def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
-    """The interaction's own steps, for a host that keeps the history itself."""
+    """The interaction's own steps, for a host that stores the history itself."""
     steps = response.get("steps")
     return list(steps) if isinstance(steps, list) else []
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
-    """One step a result."""
+    """One step per result."""
     return [
         {
             "type": "function_result",
@@ -117,5 +117,5 @@ def render_refusal(text: str) -> list[dict[str, Any]]:
 
 
 def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
-    """The `tools` parameter: a function each."""
+    """The `tools` parameter: one entry per function."""
     return flat_functions(specs, TOOL_NAMES)

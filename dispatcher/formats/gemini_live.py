@@ -1,8 +1,7 @@
-"""Gemini's Live API: a `toolCall` message in, a function response a call out.
+"""Gemini's Live API: a `toolCall` message in, one function response per call out.
 
-The session's `send_tool_response` takes them. A call that goes on in the background is answered
-twice, as the API wants it of functions that do not block: that it goes on, and in the end its
-result.
+The session's `send_tool_response` takes them. A background call is answered twice, as the API wants
+it of non-blocking functions: when it goes on, and with its result.
 """
 
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ __all__ = ["TOOL_NAMES"]
 
 
 def recognises(response: Any) -> bool:
-    """A message of the server with a tool call, or the tool call in it."""
+    """Whether it is a server message with a tool call, or the tool call in it."""
     return isinstance(response, dict) and any(
         key in response for key in ("toolCall", "tool_call", "functionCalls", "function_calls")
     )
@@ -44,7 +43,7 @@ def identity(response: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
-    """Nothing: a call comes while the session goes on."""
+    """None: a call comes while the session goes on."""
     return None, None
 
 
@@ -58,12 +57,12 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
 
 
 def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Nothing: the session keeps its own history."""
+    """Nothing: the session stores its own history."""
     return []
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
-    """One function response a result."""
+    """One function response per result."""
     return [_response(result) for result in results]
 
 
@@ -75,7 +74,7 @@ def _response(result: ToolResult) -> dict[str, Any]:
 
 
 def render_refusal(text: str) -> list[dict[str, Any]]:
-    """Nothing: the session would not take a response to no call."""
+    """Nothing: the session would not take a response without a call."""
     return []
 
 

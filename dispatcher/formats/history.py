@@ -1,8 +1,8 @@
-"""A conversation as a host keeps it: what was said in it, what was answered, and where that goes.
+"""Reads and completes a conversation as a host stores it.
 
-Providers refuse a history in which a call has no answer, or an answer stands elsewhere than they
-want it. `Blocks` is for those who take the answers of a response as blocks of the next message,
-`Messages` for those who take a message each, `Items` for a flat list.
+Providers refuse a history in which a call has no answer, or an answer is in the wrong place.
+`Blocks` is for providers that take the answers of a response as blocks of the next message,
+`Messages` for those that take one message per answer, `Items` for a flat list.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ Holder = Callable[[Message], Any]
 
 
 class Answer(NamedTuple):
-    """What an answer in a history names: the call's id, or the tool's name where there is none."""
+    """What an answer in a history names: the call's id, or the tool's name if it has none."""
 
     id: str | None
     name: str | None = None
@@ -32,9 +32,9 @@ class Told(NamedTuple):
 class Spoken:
     """One response in a history, by the positions of its messages.
 
-    `response` is as the format's `parse` takes it. An answer to it belongs after it and before
-    `until`; None where it may stand anywhere. `joins` says that there was nothing but answers since
-    the response before it.
+    `response` is in the form that the format's `parse` takes. An answer to it belongs after it and
+    before `until`; None if it may stand anywhere. `joins`: only answers separate it from the
+    previous response.
     """
 
     at: tuple[int, ...]
@@ -48,7 +48,7 @@ class Spoken:
 
 
 class Edit:
-    """A history that is being changed. Positions stay those of the messages that were given."""
+    """A history being edited. Positions remain those of the original messages."""
 
     def __init__(self, messages: Sequence[Any], plain: Sequence[Message]) -> None:
         self.plain = plain
@@ -57,24 +57,24 @@ class Edit:
         self._added: dict[int, list[Any]] = {}
 
     def now(self, at: int) -> Message | None:
-        """A message as it is by now; None where it was taken out."""
+        """A message in its current form; None if it was removed."""
         return self._changed.get(at, self.plain[at])
 
     def change(self, at: int, message: Message | None) -> None:
-        """Put another in its place, or take it out."""
+        """Replace or remove a message."""
         self._changed[at] = message
 
     def add(self, after: int, messages: Sequence[Any]) -> None:
-        """Put messages after one, and after what was added there before."""
+        """Add messages after one, and after those added there before."""
         self._added.setdefault(after, []).extend(messages)
 
     def done(self) -> list[Any]:
-        """The history as it has become."""
+        """The edited history."""
         made: list[Any] = []
         for at, message in enumerate(self._messages):
             message = self._changed.get(at, message)
             if message is not None or at not in self._changed:
-                made.append(message)  # what was given may be nothing
+                made.append(message)  # the message may be unchanged
             made += self._added.get(at, ())
         return made
 
@@ -86,13 +86,13 @@ def _as_it_is(message: Message, beside: Message) -> Message:
 class History(Protocol):
     """How a provider's history is read and completed.
 
-    `has_ids` says that each call in it has an id, given or made up.
+    `has_ids`: each call in it has an id, given or made up.
     """
 
     has_ids: bool
 
     def knows(self, message: Message) -> bool:
-        """Whether a message of the model, or an answer to it, is of this form."""
+        """Whether a message of the model, or an answer to it, has this form."""
         ...
 
     def spoken(self, messages: Sequence[Message]) -> list[Spoken]:
@@ -105,7 +105,7 @@ class History(Protocol):
 
     @property
     def as_kept(self) -> Callable[[Message, Message], Message]:
-        """Brings a message into the form in which its host keeps the one beside it."""
+        """Converts a message into the form in which its host stores the one beside it."""
         ...
 
     def place(
@@ -115,10 +115,10 @@ class History(Protocol):
         found: Sequence[Told | None],
         answers: Sequence[Any],
     ) -> None:
-        """Put the answers of a response where they belong.
+        """Put the answers of a response in place.
 
-        `found` has for each of its calls the answer that was there, wherever that stood; `answers`
-        are the rendered ones of the others.
+        `found` has, for each of its calls, the existing answer, at any position; `answers` are the
+        rendered ones of the other calls.
         """
         ...
 
@@ -128,7 +128,7 @@ class Blocks:
     """Answers are blocks of the message after the response.
 
     `said` makes a response of the model's message, `answer` reads a block that is an answer, and
-    `blocks` is the field that holds a message's blocks.
+    `blocks` is the field with a message's blocks.
     """
 
     role: str
@@ -141,7 +141,7 @@ class Blocks:
     as_kept: Callable[[Message, Message], Message] = _as_it_is
 
     def knows(self, message: Message) -> bool:
-        """See `History.knows`."""
+        """Whether a message has blocks of this form."""
         return any(self.is_call(b) or self.answer(b) for b in self._blocks(message))
 
     def _blocks(self, message: Message) -> list[Message]:
@@ -149,7 +149,7 @@ class Blocks:
         return [b for b in held if isinstance(b, dict)] if isinstance(held, list) else []
 
     def spoken(self, messages: Sequence[Message]) -> list[Spoken]:
-        """See `History.spoken`."""
+        """The responses in a history that have calls, in order."""
         found: list[Spoken] = []
         joins = False
         for at, message in enumerate(messages):
@@ -163,7 +163,7 @@ class Blocks:
         return found
 
     def told(self, messages: Sequence[Message]) -> list[Told]:
-        """See `History.told`."""
+        """The answers in a history, in order."""
         return [
             Told(answer, at, block)
             for at, message in enumerate(messages)
@@ -175,14 +175,14 @@ class Blocks:
     def place(
         self, edit: Edit, spoken: Spoken, found: Sequence[Told | None], answers: Sequence[Any]
     ) -> None:
-        """See `History.place`. Before what the next message says, or in one of their own."""
+        """Put the answers before the content of the next message, or in a message of their own."""
         new = iter([block for answer in answers for block in answer[self.blocks]])
         blocks = [next(new) if told is None else told.block for told in found]
         for told in found:
             if told is not None:
                 self._take_out(edit, told)
         [at] = spoken.at
-        if spoken.until == at + 1:  # nobody said anything before the model went on
+        if spoken.until == at + 1:  # the model went on without a message in between
             edit.add(at, [{"role": "user", self.blocks: blocks}])
             return
         after = edit.now(at + 1) or {**edit.plain[at + 1], self.blocks: []}
@@ -206,21 +206,21 @@ class Messages:
     """Answers are messages, right after the response."""
 
     said: Callable[[Message], Any]
-    """A response of the model's message; None for a message without calls."""
+    """Makes a response of the model's message; None for a message without calls."""
     answer: Callable[[Message], Answer | None]
     has_ids: bool = True
     tells: Callable[[Message], bool] | None = None
-    """Whether an answer is of no other form, where not all are."""
+    """Whether an answer has this form, if other forms have similar ones."""
     as_kept: Callable[[Message, Message], Message] = _as_it_is
 
     def knows(self, message: Message) -> bool:
-        """See `History.knows`."""
+        """Whether a message of the model, or an answer to it, has this form."""
         if self.said(message) is not None:
             return True
         return self.answer(message) is not None if self.tells is None else self.tells(message)
 
     def spoken(self, messages: Sequence[Message]) -> list[Spoken]:
-        """See `History.spoken`."""
+        """The responses in a history that have calls, in order."""
         found: list[Spoken] = []
         answers = {told.at for told in self.told(messages)}
         joins = False
@@ -235,13 +235,13 @@ class Messages:
         return found
 
     def told(self, messages: Sequence[Message]) -> list[Told]:
-        """See `History.told`."""
+        """The answers in a history, in order."""
         return _answers_in(messages, self.answer)
 
     def place(
         self, edit: Edit, spoken: Spoken, found: Sequence[Told | None], answers: Sequence[Any]
     ) -> None:
-        """See `History.place`. After the answers that are there."""
+        """Put the answers after those that are there."""
         assert spoken.until is not None
         for told in found:
             if told is not None and spoken.is_astray(told):
@@ -263,11 +263,11 @@ class Items:
     as_kept: Callable[[Message, Message], Message] = _as_it_is
 
     def knows(self, message: Message) -> bool:
-        """See `History.knows`."""
+        """Whether an item has this form."""
         return self.is_call(message) or self.answer(message) is not None
 
     def spoken(self, messages: Sequence[Message]) -> list[Spoken]:
-        """See `History.spoken`. An answer may stand anywhere after its call."""
+        """The responses in a history, in order. An answer may stand anywhere after its call."""
         found: list[Spoken] = []
         run: list[int] = []
         joins = False
@@ -286,13 +286,13 @@ class Items:
         return found
 
     def told(self, messages: Sequence[Message]) -> list[Told]:
-        """See `History.told`."""
+        """The answers in a history, in order."""
         return _answers_in(messages, self.answer)
 
     def place(
         self, edit: Edit, spoken: Spoken, found: Sequence[Told | None], answers: Sequence[Any]
     ) -> None:
-        """See `History.place`. Right after the response."""
+        """Put the answers right after the response."""
         edit.add(spoken.at[-1], answers)
 
 

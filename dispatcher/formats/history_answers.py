@@ -1,8 +1,8 @@
-"""Which answer in a history is which call's.
+"""Matches the answers in a history to their calls.
 
-An answer names a call by its id, which some providers give again in every response, or by the name
-of its tool alone. It is that of the newest response before it that has such a call without an
-answer; equal calls of one response are answered in their order.
+An answer names a call by its id, which some providers repeat in every response, or by the name of
+its tool alone. It belongs to the newest response before it that has such a call without an answer;
+equal calls of one response are answered in order.
 """
 
 from collections import defaultdict
@@ -15,15 +15,15 @@ from toolpool.dispatcher.formats.tool_names import PLAIN, alias
 
 Responses = Sequence[tuple[Spoken, Sequence[ToolCall]]]
 _Place = tuple[int, int]
-"""A call: the number of its response, and its own within that."""
+"""A call: the number of its response, and its own number in it."""
 
 
 def matched(
     responses: Responses, answers: Sequence[Told], *, has_ids: bool
 ) -> list[list[Told | None]]:
-    """For each call of each response the answer that it has anywhere; None where it has none.
+    """For each call of each response its answer at any position; None if it has none.
 
-    `has_ids` says that the provider takes no answer without an id for a call that has one.
+    `has_ids`: the provider takes no answer without an id for a call that has one.
     """
     found: list[list[Told | None]] = [[None] * len(calls) for _, calls in responses]
     open_calls: dict[str, list[_Place]] = defaultdict(list)
@@ -47,7 +47,7 @@ def matched(
 def _match_early(
     responses: Responses, found: list[list[Told | None]], early: Iterable[Told]
 ) -> None:
-    """An answer that stands before its call; an id that is given again is an older call's."""
+    """Match answers that precede their calls; a repeated id belongs to an older call."""
     left = {told.answer.id: told for told in early if isinstance(told.answer.id, str)}
     for (_, calls), told in zip(responses, found, strict=True):
         for index, call in enumerate(calls if left else ()):
@@ -58,7 +58,7 @@ def _match_early(
 def _newest(
     open_calls: dict[str, list[_Place]], found: list[list[Told | None]], answer: Answer
 ) -> _Place | None:
-    """The first of the newest response's open calls that an answer may be of."""
+    """The first of the newest response's open calls that an answer may belong to."""
     places = open_calls.get(_key_of(answer))
     while places and found[places[-1][0]][places[-1][1]] is not None:
         places.pop()  # answered under another of its names
@@ -80,7 +80,7 @@ def _key_of(answer: Answer) -> str:
 
 
 def _keys_of(call: ToolCall, *, has_ids: bool) -> set[str]:
-    """What an answer to a call may name."""
+    """The names that an answer may use for a call."""
     if call.doubled_id is not None:
         return {f"id {call.id}", f"id {call.doubled_id}"}
     keys = {f"id {call.provider_id}"} if call.id_given else set()

@@ -1,7 +1,7 @@
-"""LangChain: the `tool_calls` of an `AIMessage` in, one `ToolMessage` a call out.
+"""LangChain: the `tool_calls` of an `AIMessage` in, one `ToolMessage` per call out.
 
-As plain dicts, which LangChain and LangGraph take wherever they take messages. Calls whose
-arguments LangChain could not read are read here.
+Messages are plain dicts, which LangChain and LangGraph accept. Calls whose arguments LangChain
+could not read are read here.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ offer = openai_chat.offer_functions
 
 
 def recognises(response: Any) -> bool:
-    """A message of an AI, or one whose calls have `args`."""
+    """Whether it is an AI message, or one whose calls have `args`."""
     if not isinstance(response, dict) or "choices" in response:
         return False
     kind = response.get("type")
@@ -42,13 +42,13 @@ def recognises(response: Any) -> bool:
 
 
 def identity(response: dict[str, Any]) -> tuple[Any, Any]:
-    """The message's id, and the model's name where its integration says it."""
+    """The message's id, and the model's name if its integration provides it."""
     metadata = _metadata(response)
     return response.get("id"), metadata.get("model_name") or metadata.get("model")
 
 
 def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
-    """The reason of the provider behind it, as its integration hands it on."""
+    """The stop reason of the provider behind it, as passed on by its integration."""
     metadata = _metadata(response)
     reason = next((metadata[key] for key in _REASONS if metadata.get(key)), None)
     if reason is None and response.get("tool_call_chunks") and not _is_last(response):
@@ -93,7 +93,7 @@ def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
-    """One message a result."""
+    """One message per result."""
     return [
         {
             "type": "tool",
@@ -112,7 +112,7 @@ def render_refusal(text: str) -> list[dict[str, Any]]:
 
 
 def _held(message: dict[str, Any]) -> dict[str, Any]:
-    """A message itself; `message_to_dict` puts it under `data`."""
+    """The message itself; `message_to_dict` puts it under `data`."""
     data = message.get("data")
     return {**data, "type": message.get("type")} if isinstance(data, dict) else message
 
@@ -129,7 +129,7 @@ def _answer(message: dict[str, Any]) -> Answer | None:
 
 
 def _as_kept(message: dict[str, Any], beside: dict[str, Any]) -> dict[str, Any]:
-    """A message as the one beside it is kept: LangChain reads a list of one kind alone."""
+    """A message in the form of the one beside it: LangChain reads only uniform lists."""
     is_held = isinstance(beside.get("data"), dict)
     return {"type": message["type"], "data": message} if is_held else message
 

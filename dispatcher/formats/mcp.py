@@ -1,4 +1,4 @@
-"""MCP: `tools/call` requests in, a `CallToolResult` a call out."""
+"""MCP: `tools/call` requests in, one `CallToolResult` per call out."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -25,18 +25,18 @@ _VERSION = "io.modelcontextprotocol/protocolVersion"
 _ANY_JSON_SINCE = "2026-07-28"
 _ROOT = ("$defs", "definitions")
 _REFERENCES = {"$ref", "$dynamicRef", "$recursiveRef", "$id", "$anchor", "$dynamicAnchor"}
-"""What leads somewhere in a schema, or is led to."""
+"""Keywords that refer to a schema, or make it a target."""
 _VALUES = {"const", "default", "enum", "examples"}
 _HANDLE: dict[str, Any] = {
     "type": "object",
     "properties": {"handle": {"type": "string"}, "state": {"type": "string"}},
     "required": ["handle", "state"],
 }
-"""The data of a call that goes on in the background, or whose output was cut."""
+"""The data of a background call, or of one whose output was cut."""
 
 
 def recognises(response: Any) -> bool:
-    """A `tools/call` request, with or without its JSON-RPC envelope, or a batch of them."""
+    """Whether it is a `tools/call` request, with or without its JSON-RPC envelope, or a batch."""
     if isinstance(response, list):
         return bool(response) and all(
             isinstance(item, dict) and item.get("method") == _METHOD for item in response
@@ -45,17 +45,17 @@ def recognises(response: Any) -> bool:
 
 
 def identity(response: Any) -> tuple[Any, Any]:
-    """Nothing: a request's id counts within its connection, and no model is named."""
+    """None: a request's id is unique only in its connection, and no model is named."""
     return None, None
 
 
 def stopped(response: Any) -> tuple[Any, Any]:
-    """Nothing: a call by itself has no such reason."""
+    """None: a request has no stop reason."""
     return None, None
 
 
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
-    """One call a request. A request's id may be a number; the protocol pairs by the envelope."""
+    """One call per request. A request's id may be a number; the protocol pairs by the envelope."""
     requests = response if isinstance(response, list) else [response]
     if not all(isinstance(request, dict) for request in requests):
         raise NotAResponse("no_request")
@@ -82,7 +82,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
 
 
 def _origin(params: dict[str, Any]) -> dict[str, Any] | None:
-    """The protocol version of a request that says it: each says its own since 2026-07-28."""
+    """The protocol version of a request that states it, as each does since 2026-07-28."""
     meta = params.get("_meta")
     version = meta.get(_VERSION) if isinstance(meta, dict) else None
     return {"version": version} if isinstance(version, str) else None
@@ -94,12 +94,15 @@ def said(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
-    """One `CallToolResult` a result."""
+    """One `CallToolResult` per result."""
     return [_result(result) for result in results]
 
 
 def _result(result: ToolResult) -> dict[str, Any]:
-    """Before 2026-07-28 only an object may be structured content, and no result has a type."""
+    """The result.
+
+    Before 2026-07-28 only an object may be structured content, and no result has a type.
+    """
     made: dict[str, Any] = {"content": [], "isError": not result.ok}
     is_any_json = (result.origin or {}).get("version", "") >= _ANY_JSON_SINCE
     if is_any_json:
@@ -117,7 +120,7 @@ def _result(result: ToolResult) -> dict[str, Any]:
     else:
         made["content"].append({"type": "text", "text": text_of(result.payload())})
     if not isinstance(made.get("structuredContent"), dict):
-        if result.ok and result.handle is not None:  # the output was cut, and is kept whole
+        if result.ok and result.handle is not None:  # the output was cut, and is stored in full
             made["structuredContent"] = {"handle": result.handle, "state": "COMPLETED"}
         elif not is_any_json:
             made.pop("structuredContent", None)
@@ -128,7 +131,7 @@ def _result(result: ToolResult) -> dict[str, Any]:
 
 
 def _shown(block: dict[str, Any]) -> dict[str, Any]:
-    """A block of MCP's as it is; Anthropic's own as what MCP has for it."""
+    """A block of MCP as it is; one of Anthropic in MCP's form."""
     if not is_anthropic(block):
         return block
     media = media_of(block)
@@ -143,10 +146,10 @@ def render_refusal(text: str) -> list[dict[str, Any]]:
 
 
 def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
-    """The `tools` of a `tools/list` result, with the annotations that `effects` stands for.
+    """The `tools` of a `tools/list` result, with the annotations for `effects`.
 
-    An output schema has to be that of objects until 2025-11-25: with another the SDKs refuse the
-    whole list. The SDKs hold every success to it, so that it also allows the handle that any call
+    Until 2025-11-25 an output schema has to describe objects: with another the SDKs refuse the
+    whole list. The SDKs validate every success by it, so it also allows the handle that any call
     may be answered with. A background tool, which often is, has none.
     """
     offered: list[dict[str, Any]] = []
@@ -172,7 +175,7 @@ def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
 
 
 def _or_handle(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """The schema of results or a handle; None if references would not lead where they did."""
+    """The schema of results or a handle; None if its references would change their targets."""
     kept = tuple(f"#/{name}/" for name in _ROOT)
     if not all(reference.startswith(kept) for reference in _references(schema)):
         return None

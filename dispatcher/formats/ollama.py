@@ -1,4 +1,4 @@
-"""Ollama's chat API: `tool_calls`, mostly without ids, in; one `tool` message a call out."""
+"""Ollama's chat API: `tool_calls`, mostly without ids, in; one `tool` message per call out."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ render_refusal = openai_chat.render_refusal
 
 
 def recognises(response: Any) -> bool:
-    """A message, with whether it is done."""
+    """Whether it is a message with a `done` field."""
     return (
         isinstance(response, dict)
         and isinstance(response.get("message"), dict)
@@ -36,7 +36,7 @@ def identity(response: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
-    """Why it is done; one that is not is a part of a stream."""
+    """Its done reason; a response that is not done is part of a stream."""
     return (response.get("done_reason"), None) if response.get("done") else ("not done", None)
 
 
@@ -55,7 +55,7 @@ def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
-    """One message a result, with the pictures that it shows."""
+    """One message per result, with its pictures."""
     return [_message(result) for result in results]
 
 
@@ -74,7 +74,7 @@ def _message(result: ToolResult) -> dict[str, Any]:
 
 
 def _calling(message: dict[str, Any]) -> dict[str, Any] | None:
-    """A model's message whose arguments are objects: OpenAI has text there."""
+    """A model's message whose arguments are objects: OpenAI sends text."""
     calls = message.get("tool_calls")
     is_own = isinstance(calls, list) and all(
         isinstance(call, dict)
@@ -86,7 +86,7 @@ def _calling(message: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _answer(message: dict[str, Any]) -> Answer | None:
-    """One that names its tool, as it does now or did at first, or names nothing."""
+    """An answer that names its tool, in the current or the first form, or names nothing."""
     if message.get("role") != "tool":
         return None
     return Answer(message.get("tool_call_id"), message.get("tool_name", message.get("name")))

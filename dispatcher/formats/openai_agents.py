@@ -1,4 +1,4 @@
-"""OpenAI agent sessions: what a session requires in, one session input a call out."""
+"""OpenAI agent sessions: required actions in, one session input per call out."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -24,7 +24,7 @@ _INPUT = "agent.session.input"
 
 
 def recognises(response: Any) -> bool:
-    """A session, one of its events, or a list of them."""
+    """Whether it is a session, one of its events, or a list of them."""
     if isinstance(response, list):
         return bool(response) and all(map(recognises, response))
     if not isinstance(response, dict):
@@ -53,7 +53,7 @@ def _session(response: Any) -> dict[str, Any] | None:
 
 
 def identity(response: Any) -> tuple[Any, Any]:
-    """The id of the turn that calls, and the model's name."""
+    """The id of the turn with the calls, and the model's name."""
     session = _session(response) or {}
     agent = session.get("agent")
     turn = next((action.get("turn_id") for action in _actions(response)), None)
@@ -67,7 +67,7 @@ def stopped(response: Any) -> tuple[Any, Any]:
 
 
 def _actions(response: Any) -> Iterator[dict[str, Any]]:
-    """What the session requires; where no session is there, its turn's complete items."""
+    """The session's required actions; without a session, its turn's complete items."""
     session = _session(response)
     if session is not None:
         actions = session.get("required_actions")
@@ -101,7 +101,7 @@ def _call(index: int, action: dict[str, Any], reader: Reader) -> ToolCall:
         )
     asked = action.get("request")
     asked = asked if isinstance(asked, dict) else {}
-    is_of_tool = asked.get("type") == "mcp_tool_call"  # nobody here could sign in to a page
+    is_of_tool = asked.get("type") == "mcp_tool_call"  # no one here could sign in to a page
     raw = asked.get("arguments")
     return reader.call(
         index,
@@ -116,12 +116,12 @@ def _call(index: int, action: dict[str, Any], reader: Reader) -> ToolCall:
 
 
 def said(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Nothing: the session keeps its own history."""
+    """Nothing: the session stores its own history."""
     return []
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
-    """One input a result."""
+    """One input per result."""
     return [
         _KINDS[(result.origin or {}).get("type", "function_call")](result) for result in results
     ]
@@ -177,7 +177,7 @@ _KINDS = {
 
 
 def render_refusal(text: str) -> list[dict[str, Any]]:
-    """A user's message that asks for a valid response."""
+    """A user message that asks for a valid response."""
     content = [{"type": "input_text", "text": text}]
     message = {"type": "message", "role": "user", "content": content}
     return [{"type": f"{_INPUT}.message", "input": [message]}]

@@ -1,4 +1,4 @@
-"""OpenAI Chat Completions: `tool_calls` in, one `tool` message a call out."""
+"""OpenAI Chat Completions: `tool_calls` in, one `tool` message per call out."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,13 +26,13 @@ _SENT_BACK = (
     "refusal",
     "tool_calls",
     "function_call",
-    "reasoning_content",  # of servers that want their model's thoughts back
+    "reasoning_content",  # for servers that want their model's thoughts back
     "reasoning_details",
 )
 
 
 def recognises(response: Any) -> bool:
-    """A completion with choices, or a bare assistant message with tool calls."""
+    """Whether it is a completion with choices, or a bare assistant message with tool calls."""
     return isinstance(response, dict) and (
         "choices" in response
         or response.get("object") == "chat.completion"
@@ -42,7 +42,7 @@ def recognises(response: Any) -> bool:
 
 
 def _is_said(message: dict[str, Any]) -> bool:
-    """Whether a bare message is of this form: its content is text, or it has a call of old."""
+    """Whether a bare message has this form: its content is text, or it has a legacy call."""
     return "function_call" in message or isinstance(message.get("content"), str)
 
 
@@ -58,9 +58,9 @@ def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
-    """The calls of functions and custom tools, and the one `function_call` of old.
+    """The calls of functions and custom tools, and the legacy `function_call`.
 
-    Those of the first choice are run: more choices are alternatives to it.
+    Only those of the first choice are run: other choices are alternatives.
     """
     choices = response.get("choices")
     if choices is None and "object" not in response:
@@ -81,7 +81,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
 
 
 def _in_order(choices: Any) -> list[Any]:
-    """The choices by their index, where each has one."""
+    """The choices by their index, if each has one."""
     if not isinstance(choices, list):
         return []
     if all(isinstance(each, dict) and isinstance(each.get("index"), int) for each in choices):
@@ -190,7 +190,7 @@ def with_ids(message: dict[str, Any], ids: Mapping[int, str]) -> dict[str, Any]:
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
-    """One message a result."""
+    """One message per result."""
     return [
         {"role": "function", "name": result.origin["function"], "content": as_text(result)}
         if result.origin and "function" in result.origin
@@ -215,12 +215,12 @@ def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
 
 
 def offer_functions(specs: list[ToolSpec]) -> list[dict[str, Any]]:
-    """The same for servers that have functions only."""
+    """The `tools` parameter for servers that support only functions."""
     return [{"type": "function", "function": _function(spec)} for spec in specs]
 
 
 def _custom(spec: ToolSpec) -> dict[str, Any]:
-    """A tool of free text. Chat has the grammar one level deeper than Responses."""
+    """A free-text tool. Chat has the grammar one level deeper than Responses."""
     custom = {"name": alias(spec.name, TOOL_NAMES), "description": spec.description}
     form = text_format_of(spec)
     if form is None:
@@ -245,7 +245,7 @@ def calling(message: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def answer_in(message: dict[str, Any]) -> Answer | None:
-    """What a message that is an answer names."""
+    """The call that an answer message names."""
     if message.get("role") == "function":
         return Answer(None, message.get("name"))
     return Answer(message.get("tool_call_id")) if message.get("role") == "tool" else None

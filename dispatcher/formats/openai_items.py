@@ -1,9 +1,8 @@
 """The items of an OpenAI response that wait for an answer, and how each kind is answered.
 
-Functions and custom tools are the pool's own tools. The built-in kinds call the tool that bears
-their name (`shell_call` the tool `shell`), with what the item asks for as arguments; where there is
-none they are answered as not supported, since an item left open makes the API refuse the next
-request.
+Functions and custom tools are the pool's own tools. The built-in kinds call the tool with their
+name (`shell_call` the tool `shell`), with the item's data as arguments. Without such a tool they
+are answered as not supported, since an open item makes the API refuse the next request.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,13 +39,13 @@ class _Kind:
     flaw: Callable[[dict[str, Any]], Flaw | None] = lambda item: None
     is_text: bool = False
     asks: bool = False
-    """Whether the provider only asks if it may run the tool."""
+    """Whether the provider only asks for permission to run the tool."""
     whole: tuple[str | None, ...] = (None, "completed")
-    """The states in which it is whole: shell calls are `in_progress` until they are answered."""
+    """The states in which it is complete: shell calls are `in_progress` until they are answered."""
 
 
 def waits(item: dict[str, Any]) -> bool:
-    """Whether an item waits for an answer from here: hosted ones are answered by the API."""
+    """Whether an item waits for an answer from here: the API answers hosted ones."""
     kind = item.get("type")
     if kind == "tool_search_call":
         return item.get("execution") == "client"
@@ -80,9 +79,9 @@ def call(index: int, item: dict[str, Any], reader: Reader, *, is_last: bool) -> 
 
 
 def calls_in(output: Any, reader: Reader) -> list[ToolCall]:
-    """The calls of the items that wait; messages, reasoning and hosted tools are passed over.
+    """The calls of the items that wait; messages, reasoning and hosted tools are skipped.
 
-    Raises `NotAResponse` for what is no list.
+    Raises `NotAResponse` unless it is a list.
     """
     if not isinstance(output, list):
         raise NotAResponse("no_output")
@@ -106,7 +105,7 @@ def is_program(origin: Mapping[str, Any]) -> bool:
 
 
 def _origin(item: dict[str, Any]) -> dict[str, Any] | None:
-    """What its answer must have back; nothing for a plain function call."""
+    """What its answer must repeat; nothing for a plain function call."""
     origin = {key: item[key] for key in ("caller", "namespace") if item.get(key) is not None}
     if item.get("async") or item.get("async_"):
         origin["async"] = True
@@ -133,7 +132,9 @@ def _function_answer(result: ToolResult, origin: dict[str, Any]) -> Answers:
 
 
 def _state(result: ToolResult) -> dict[str, str]:
-    """How far a call is that the model does not wait for; it may be answered again at its end."""
+    """The status of a call that the model does not wait for; it may be answered again at its
+    end.
+    """
     if not (result.origin or {}).get("async"):
         return {}
     return {"status": "in_progress" if result.is_running else "completed"}
@@ -146,7 +147,7 @@ def _custom_answer(result: ToolResult, origin: dict[str, Any]) -> Answers:
 
 
 def _shell_answer(result: ToolResult, origin: dict[str, Any]) -> Answers:
-    """What a tool returns as `stdout`, `stderr` and `exit_code`, or its text as `stdout`."""
+    """A tool's `stdout`, `stderr` and `exit_code`, or its text as `stdout`."""
     data = result.data if isinstance(result.data, dict) else {}
     is_told = result.ok and ("stdout" in data or "stderr" in data)
     code = data.get("exit_code")
@@ -174,7 +175,7 @@ def _patch_answer(result: ToolResult, origin: dict[str, Any]) -> Answers:
 
 
 def _computer_answer(result: ToolResult, origin: dict[str, Any]) -> Answers:
-    """The picture that a tool returns; without one, an empty picture and a message in words."""
+    """The picture that a tool returns; without one, an empty picture and a message as text."""
     blocks = (blocks_of(result.data) if result.ok else None) or []
     shown = [media for block in blocks if (media := media_of(block)) is not None]
     urls = [f"data:{mime};base64,{data}" for mime, data in shown if mime in IMAGE_TYPES]
@@ -184,7 +185,7 @@ def _computer_answer(result: ToolResult, origin: dict[str, Any]) -> Answers:
 
 
 def _search_answer(result: ToolResult, origin: dict[str, Any]) -> Answers:
-    """The list of tools that a tool returns; none where the search failed."""
+    """The list of tools that a tool returns; empty if the search failed."""
     is_list = result.ok and isinstance(result.data, list)
     return [
         {
@@ -205,7 +206,7 @@ def _approval_answer(result: ToolResult, origin: dict[str, Any]) -> Answers:
 
 
 def _output(result: ToolResult) -> str | list[dict[str, Any]]:
-    """A string, or parts where there is a picture to show."""
+    """A string, or parts if there is a picture."""
     blocks = blocks_of(result.data) if result.ok else None
     if blocks is None or not any(media_of(block) or image_url_of(block) for block in blocks):
         return as_text(result)
@@ -236,7 +237,7 @@ def _text(value: Any) -> str:
 
 
 def _no_text(item: dict[str, Any]) -> Flaw | None:
-    """Arguments are text here: an object in their place is not of this provider's form."""
+    """The flaw of arguments that are an object: this provider sends text."""
     arguments = item.get("arguments")
     if arguments is None or isinstance(arguments, (str, dict)):
         return None
@@ -244,7 +245,7 @@ def _no_text(item: dict[str, Any]) -> Flaw | None:
 
 
 def _unchecked(item: dict[str, Any]) -> Flaw | None:
-    """An action that the API wants a person to look at first."""
+    """The flaw of an action that the API wants a person to check first."""
     return Flaw(Code.DENIED, "safety_checks") if item.get("pending_safety_checks") else None
 
 

@@ -1,6 +1,6 @@
-"""OpenAI Realtime: a `response.done` event in, one `conversation.item.create` event a call out.
+"""OpenAI Realtime: a `response.done` event in, one `conversation.item.create` event per call out.
 
-The host sends `response.create` after them, when it wants the model to go on.
+The host sends `response.create` afterwards, when it wants the model to go on.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _LONGEST_ID = 32
 
 
 def recognises(response: Any) -> bool:
-    """The event that ends a response, or the response in it."""
+    """Whether it is the event that ends a response, or the response in it."""
     return isinstance(response, dict) and (
         response.get("type") == "response.done" or response.get("object") == "realtime.response"
     )
@@ -43,7 +43,7 @@ def identity(response: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
-    """Its status, with the reason where it is incomplete."""
+    """Its status, with the reason if it is incomplete."""
     inner = _response(response)
     status, details = inner.get("status"), inner.get("status_details")
     details = details if isinstance(details, dict) else {}
@@ -65,14 +65,14 @@ def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
-    """One event a result. An output is one string here."""
+    """One event per result. An output is one string here."""
     return [{"type": "conversation.item.create", "item": _item(result)} for result in results]
 
 
 def _item(result: ToolResult) -> dict[str, Any]:
     origin = result.origin or {}
     if origin.get("type") == "mcp_approval_request":
-        # An item that is made here needs an id of its own.
+        # An item created here needs its own id.
         made = {"id": f"answer_{result.call_id}"[:_LONGEST_ID]}
         return {**made, **items.answers(result)[0]}
     output = as_bare(result) if items.is_program(origin) else as_text(result)

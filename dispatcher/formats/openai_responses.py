@@ -1,6 +1,6 @@
-"""OpenAI Responses: items that wait for an answer in, an item for each out.
+"""OpenAI Responses: items that wait for an answer in, one item for each out.
 
-What each kind of item holds and how it is answered is in `openai_items`.
+What each kind of item contains and how it is answered is in `openai_items`.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ TAKES_LISTS = False
 
 
 def recognises(response: Any) -> bool:
-    """A response with an output list, or one that says it is."""
+    """Whether it has an output list, or is declared a response."""
     return isinstance(response, dict) and (
         response.get("object") == "response" or isinstance(response.get("output"), list)
     )
@@ -43,7 +43,7 @@ def identity(response: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
-    """Its status, with the reason where it is incomplete."""
+    """Its status, with the reason if it is incomplete."""
     status, details = response.get("status"), response.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, dict) else None
     if status in (None, "incomplete") and reason is not None:
@@ -73,7 +73,7 @@ def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
-    """The items that answer each call, in the form that its kind takes."""
+    """The items that answer each call, in the form of its kind."""
     return [answer for result in results for answer in items.answers(result)]
 
 
@@ -83,12 +83,14 @@ def render_refusal(text: str) -> list[dict[str, Any]]:
 
 
 def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
-    """The `tools` parameter of the Responses API; `strict` refuses most schemas, so it is said."""
+    """The `tools` parameter of the Responses API, with `strict` always set: its default refuses
+    most schemas.
+    """
     return [_offered(spec) if spec.text_input is None else _custom(spec) for spec in specs]
 
 
 def _custom(spec: ToolSpec) -> dict[str, Any]:
-    """A tool of free text."""
+    """A free-text tool."""
     return {
         "type": "custom",
         "name": alias(spec.name, TOOL_NAMES),
@@ -124,7 +126,7 @@ def _answer(item: dict[str, Any]) -> Answer | None:
 
 
 def _is_said(item: dict[str, Any]) -> bool:
-    """Whether the model said it: neither an answer nor a message of somebody else."""
+    """Whether the model produced it: neither an answer nor another role's message."""
     return _answer(item) is None and item.get("role") in (None, "assistant") and "type" in item
 
 

@@ -1,4 +1,4 @@
-"""From whatever a caller hands in to the calls in it."""
+"""Reads the calls from any response that a caller passes."""
 
 import inspect
 import itertools
@@ -70,9 +70,9 @@ def read(
 ) -> Response:
     """The calls in `response`: JSON text, plain data, or an SDK's response object.
 
-    `stop` replaces what the response says of its end; empty text is no word at all. `wording` has
-    the language of what is told of them. Raises `UnreadableResponse`, `InvalidResponse` for what no
-    model can have sent, and ValueError for a `format` that does not exist.
+    `stop` replaces the response's stop reason; empty text means none. `wording` has the language of
+    the notes. Raises `UnreadableResponse`, `InvalidResponse` for a value that no model can have
+    sent, and ValueError for an unknown `format`.
     """
     given = None if format in (None, "auto") else named(str(format))
     try:
@@ -100,7 +100,7 @@ def read(
         except NotAResponse as error:
             not_a_response = error
     is_foreign = given is not None and not (module.recognises(plain) or _is_chat_message(plain))
-    is_sound = bool(calls) and calls[0].flaw is None  # as mostly, and cheaper to ask than the rest
+    is_sound = bool(calls) and calls[0].flaw is None  # the usual case, and cheaper to check
     other = None
     if is_foreign or not (is_sound or any(map(_is_read, calls))):
         other = _form_of_calls(plain, name, end, calls)
@@ -131,7 +131,7 @@ def _parsed(module: Format, plain: Any, reader: Reader) -> list[ToolCall]:
 
 
 def _is_read(call: ToolCall) -> bool:
-    """Whether a call was found where its form has it, with a name and arguments."""
+    """Whether a call was found in its form's place, with a name and arguments."""
     return call.flaw is None or call.flaw.code is not Code.UNPARSEABLE
 
 
@@ -141,10 +141,10 @@ def _is_chat_message(plain: Any) -> bool:
 
 
 def _form_of_calls(plain: Any, name: str, end: Ending, calls: Sequence[ToolCall]) -> str | None:
-    """The other form in which a response holds calls that were not read; None if there is none."""
+    """The form of a response's calls that were not read; None if there are none."""
     is_own = FORMATS[name].recognises(plain)
     if is_own and end.verdict is not Verdict.RUN:
-        return None  # it says itself why no call of it is run
+        return None  # its stop reason says why no call is run
     for other, module in FORMATS.items():
         if other == name or not module.recognises(plain):
             continue
@@ -160,9 +160,9 @@ def _form_of_calls(plain: Any, name: str, end: Ending, calls: Sequence[ToolCall]
 
 
 def _told_apart(calls: list[ToolCall]) -> list[ToolCall]:
-    """Each with an id of its own, where a model gave one to several calls of a response.
+    """Give each call its own id, if a model gave one id to several calls of a response.
 
-    Those of another choice are in another conversation.
+    Calls of another choice are in another conversation.
     """
     ids = [(call.provider_id, (call.origin or {}).get("choice")) for call in calls]
     taken = set(ids)
@@ -182,20 +182,20 @@ def _told_apart(calls: list[ToolCall]) -> list[ToolCall]:
 
 
 def _named(id: Any) -> str | None:
-    """A response's id as a turn's name: what is too long, or no Unicode, has one that is."""
+    """A response's id as a turn's name; an id that is too long or not Unicode is replaced."""
     if not isinstance(id, str) or not id:
         return None
     return id if is_usable(id) else stand_in(id)
 
 
 def _is_known(plain: Any, format: str) -> bool:
-    """Whether an object is of a type that responses have, or an event."""
+    """Whether an object has a type of responses or events."""
     kind = plain.get("type") if isinstance(plain, dict) else None
     return kind is None or kind in _TYPES or format in _EVENTS
 
 
 def _unknown(plain: Any) -> NotAResponse:
-    """Of what form it is not; what names its own type is refused by that name."""
+    """The error for an unknown form; an object that names its type is refused by that name."""
     kind = plain.get("type") if isinstance(plain, dict) else None
     if isinstance(kind, str) and kind:
         return NotAResponse("unknown_type", type=printable(kind)[:_LONGEST_TYPE])
@@ -207,9 +207,9 @@ def _unreadable(error: NotAResponse, format: str, wording: Wording) -> Unreadabl
 
 
 def _plain(response: Any) -> tuple[Any, bool]:
-    """Plain data, and whether an object in it had a key twice.
+    """Plain data, and whether an object in it had a duplicate key.
 
-    Raises `InvalidResponse` for what no model can have sent.
+    Raises `InvalidResponse` for a value that no model can have sent.
     """
     if isinstance(response, (str, bytes)):
         try:

@@ -1,4 +1,4 @@
-"""What a response comes in: a line of a batch's output, a stream's events, or its parts alone."""
+"""Unwraps responses: from a line of a batch's output, a stream's events, or bare parts."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from toolpool.dispatcher.formats.call_blocks import NotAResponse
 
 
 class NoResponse(Exception):
-    """Raised for a line of a batch that failed: no model has said anything. `why` is its word."""
+    """Raised for a line of a batch that failed, without a response. `why` is its error."""
 
     def __init__(self, why: Any) -> None:
         self.why = word_of(why)
@@ -16,10 +16,10 @@ class NoResponse(Exception):
 
 
 def opened(plain: Any) -> Any:
-    """The response in it; anything else as it is. Raises `NoResponse` and `NotAResponse`.
+    """The response inside; anything else as it is. Raises `NoResponse` and `NotAResponse`.
 
-    A list of content blocks, of items or of a message's calls is a response with nothing else; one
-    that has calls of several providers is nobody's.
+    A list of content blocks, of items or of a message's calls is a response with nothing else; a
+    list with calls of several providers is refused.
     """
     if isinstance(plain, dict):
         kind = plain.get("type")
@@ -34,7 +34,7 @@ def opened(plain: Any) -> Any:
 
 
 def _of_choice(plain: dict[str, Any]) -> dict[str, Any]:
-    """A choice of a completion is one with that choice; so is a candidate, or what it says."""
+    """A choice of a completion as a completion with that choice; the same for a candidate."""
     if "finish_reason" in plain and "index" in plain and "message" in plain:
         return {"choices": [plain]}
     if _is_said_by_gemini(plain):
@@ -48,7 +48,10 @@ def _is_said_by_gemini(content: Any) -> bool:
 
 
 def _of_batch(line: dict[str, Any]) -> dict[str, Any]:
-    """Anthropic has the message in `result`, OpenAI the body in `response`."""
+    """The response of a batch line:
+
+    Anthropic has the message in `result`, OpenAI the body in `response`.
+    """
     result, response = line.get("result"), line.get("response")
     if isinstance(result, dict):
         if isinstance(result.get("message"), dict):
@@ -63,7 +66,7 @@ def _of_batch(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_parts(parts: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """A response of these parts; None where they are not all parts of one that is known."""
+    """A response of these parts; None unless all are parts of one known form."""
     kinds = {kind for part in parts if isinstance(kind := part.get("type"), str)}
     if not kinds or not all(isinstance(part.get("type"), str) for part in parts):
         return None
@@ -88,7 +91,7 @@ def _require_one_provider(parts: list[dict[str, Any]]) -> None:
 
 
 def _provider_of(part: dict[str, Any]) -> str:
-    """Whose call a part is; empty for what is no call."""
+    """The provider of a call; empty for anything else."""
     if part["type"] == "tool_use":
         return "anthropic"
     if part["type"] in _CALLS and isinstance(part.get("function") or part.get("custom"), dict):

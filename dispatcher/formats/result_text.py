@@ -9,7 +9,7 @@ from toolpool.contract.schema.dialect import plain
 
 
 def text_of(data: Any) -> str:
-    """What a tool returned, as text: its own, or compact JSON."""
+    """A tool's data as text: its own, or compact JSON."""
     return data if isinstance(data, str) else encoding.encode(data).decode()
 
 
@@ -27,17 +27,17 @@ def as_text(result: ToolResult) -> str:
 
 
 def as_bare(result: ToolResult) -> str:
-    """For a program that called: the tool's own text or JSON and nothing around it."""
+    """For a program that called: only the tool's own text or JSON."""
     if not result.ok:
         return encoding.encode(result.payload()).decode()
     return text_of(result.data)
 
 
 def note_of(result: ToolResult) -> str | None:
-    """The note as the model is shown it; None where there is none."""
+    """The note as the model sees it; None if there is none."""
     return f"[note] {result.note}" if result.note is not None else None
 
 
 def schema_of(input_schema: dict[str, Any] | None) -> dict[str, Any]:
-    """The schema shown to a model for a tool that may have none, in JSON Schema's own words."""
+    """The schema shown to a model, also for a tool without one, in JSON Schema's own terms."""
     return plain(input_schema) if input_schema is not None else {"type": "object"}

@@ -1,32 +1,32 @@
-"""SDKs' objects as plain data: a response as it is read, and as it goes back."""
+"""SDK objects as plain data, for reading and for sending back."""
 
 from typing import Any
 
 from toolpool.contract import encoding
 
 _HOLDERS = ("content", "output", "choices", "message", "tool_calls", "parts", "candidates", "steps")
-"""Where hosts put an SDK's objects into dicts of their own."""
+"""Fields in which hosts put an SDK's objects into their own dicts."""
 _DEEP = ("choices", "candidates")
-"""Those whose items hold such themselves."""
+"""Those whose items contain such fields themselves."""
 _DEFAULTS = ("type", "method", "role", "object")
-"""What some SDKs leave out of a dump, since it is the class's own."""
+"""Fields that some SDKs leave out of a dump, as the class implies them."""
 _GIVEN = frozenset({"input", "args", "arguments", "data", "response", "content"})
-"""What is the model's or the tool's own: a null in it is one."""
+"""Data of the model or the tool, in which a null is meant."""
 _MADE_BY_SDKS = frozenset({"parsed", "parsed_arguments"})
 
 
 def plain_data(value: Any) -> Any:
-    """As it is read: an SDK's object, or one inside of plain data, as data."""
+    """An SDK's object, alone or inside plain data, as plain data for reading."""
     if isinstance(value, dict):
         return _plain_dict(value)
     if isinstance(value, (list, tuple)):
         return [plain_data(item) for item in value]
-    # Not in JSON mode: that makes null of an infinite number, and raises for what is no text.
+    # Not in JSON mode: it turns an infinite number into null, and raises for non-Unicode text.
     return _dumped(value, exclude_unset=True)
 
 
 def _plain_dict(value: dict[str, Any]) -> dict[str, Any]:
-    """The same where nothing in it is an SDK's, as mostly."""
+    """The same, fast if it contains no SDK object, as usual."""
     changed: dict[str, Any] | None = None
     for key in _HOLDERS:
         inner = value.get(key)
@@ -60,7 +60,7 @@ def _dumped(value: Any, **options: Any) -> Any:
 
 
 def sendable(response: Any) -> Any:
-    """As it goes back to the API, which refuses nulls and names that only an SDK knows."""
+    """The data to send back to the API, which refuses nulls and names that only an SDK knows."""
     if isinstance(response, (str, bytes)):
         try:
             return sendable(encoding.decode(response))
@@ -78,7 +78,7 @@ def _to_json(value: Any) -> Any:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Without what is null, but in what the model gave."""
+    """The value without nulls, except in the model's own data."""
     if isinstance(value, list):
         return [_without_nulls(inner) for inner in value]
     if not isinstance(value, dict):

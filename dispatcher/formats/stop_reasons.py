@@ -1,7 +1,7 @@
-"""Why a model stopped, and what that means for the calls in its response.
+"""Stop reasons, and what they mean for the calls in a response.
 
-A response that ended as it should has calls to run. One that was cut off, refused or is not at its
-end may hold half a call, or one that its provider does not stand by.
+The calls of a response that ended normally are run. One that was cut off, refused or is incomplete
+may hold half a call, or one that its provider has retracted.
 """
 
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ _LONGEST_MESSAGE = 200
 
 
 class Verdict(Enum):
-    """What becomes of the calls in a response."""
+    """What happens to the calls in a response."""
 
     RUN = "run"
-    CUT_OFF = "cut off"  # at a limit: the last call may not be whole
-    BROKEN_OFF = "broken off"  # anywhere: no call is known to be whole
+    CUT_OFF = "cut off"  # at a limit: the last call may be incomplete
+    BROKEN_OFF = "broken off"  # anywhere: no call is known to be complete
     MALFORMED = "malformed"  # the provider could not read the call: the model has to send it again
     REFUSE = "refuse"  # nothing is run
     LEAVE = "leave alone"  # it goes on in a later response: nothing is answered
@@ -60,7 +60,7 @@ _OF_PROVIDERS: Mapping[str, Mapping[str, Verdict]] = {
         "stop": _RUN,
         "length": _CUT_OFF,
         "content_filter": _REFUSE,
-        # of servers that speak this form
+        # for servers that speak this form
         "tool_use": _RUN,
         "end_turn": _RUN,
         "eos": _RUN,
@@ -109,7 +109,7 @@ _OF_PROVIDERS: Mapping[str, Mapping[str, Verdict]] = {
         "PUP_LIMITED_DISABLED": _REFUSE,
         "OTHER": _REFUSE,
         "CONTINUATION": _LEAVE,
-        "broken off": _BROKEN_OFF,  # of a stream, whose last chunk says the reason
+        "broken off": _BROKEN_OFF,  # of a stream, whose last chunk has the reason
     },
     "gemini_interactions": {
         "completed": _RUN,
@@ -156,22 +156,22 @@ _OF_PROVIDERS: Mapping[str, Mapping[str, Verdict]] = {
 }
 STOPS: Mapping[str, Mapping[str, Verdict]] = {
     **_OF_PROVIDERS,
-    # LangChain hands on the word of the provider behind it
+    # LangChain passes on the stop reason of the provider behind it
     "langchain": {
         word: verdict for stops in _OF_PROVIDERS.values() for word, verdict in stops.items()
     },
 }
-"""By form and by what the provider says, as each module's `stopped` gives it.
+"""By form and by the provider's stop reason, as each module's `stopped` returns it.
 
-`null` is a message that says it has no reason yet. What is not listed runs nothing.
+`null` is a message without a reason yet. An unlisted reason runs nothing.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a response ended. `stop` is the provider's word; None where it says nothing.
+    """How a response ended. `stop` is the provider's stop reason; None if it gives none.
 
-    `message` is what the provider says about it.
+    `message` is the provider's message about it.
     """
 
     verdict: Verdict = Verdict.RUN
@@ -180,12 +180,12 @@ class Ending:
 
     @property
     def why(self) -> str:
-        """The provider's word, and what it says about it."""
+        """The provider's stop reason, and its message about it."""
         return f"{self.stop}: {self.message}" if self.message else self.stop or ""
 
 
 WHOLE = Ending()
-"""Of a response that does not say why it ended: its calls are judged by themselves."""
+"""For a response without a stop reason: its calls are judged by themselves."""
 
 
 _KNOWN = {
@@ -196,7 +196,7 @@ _KNOWN = {
 
 
 def ending(format: str, stop: Any, message: Any = None) -> Ending:
-    """What `stop` means in this form; an unknown word runs nothing, and is logged."""
+    """The meaning of `stop` in this form; an unknown reason runs nothing, and is logged."""
     if stop is None or stop == "":
         return WHOLE
     if message is None and stop.__class__ is str and (known := _KNOWN.get((format, stop))):

@@ -1,7 +1,7 @@
-"""The events of a stream, collected, as the response that they make up.
+"""Builds a response from the collected events of a stream.
 
-Of a stream that ended early the response says so, in its provider's own words: none of its calls
-is run.
+The response of a stream that ended early says so, in its provider's own terms: none of its calls is
+run.
 """
 
 from typing import Any
@@ -22,9 +22,9 @@ _ENDS = ("response.completed", "response.incomplete", "response.failed", "respon
 
 
 def collected(events: Events) -> dict[str, Any] | None:
-    """The response that these events make up; None where they are no stream's events.
+    """The response that these events make up; None if they are not a stream's events.
 
-    What is strange among them (a ping, an error, an event of a newer API) is passed over.
+    Unknown events (a ping, an error, an event of a newer API) are skipped.
     """
     if any(map(_is_chunk, events)):
         return _completion(events)
@@ -50,7 +50,7 @@ def _is_chunk(event: dict[str, Any]) -> bool:
 
 
 def _message(events: Events) -> dict[str, Any]:
-    """Anthropic's: blocks are started, filled by deltas, and stopped."""
+    """Build Anthropic's message: blocks are started, filled by deltas, and stopped."""
     message: dict[str, Any] = {"type": "message", "content": [], "stop_reason": None}
     blocks: dict[int, dict[str, Any]] = {}
     texts: dict[int, str] = {}
@@ -94,7 +94,7 @@ def _fill(block: dict[str, Any], delta: dict[str, Any], texts: dict[int, str], i
 
 
 def _completion(chunks: Events) -> dict[str, Any]:
-    """OpenAI Chat's: each choice's message comes in pieces, its calls by their index."""
+    """Build OpenAI Chat's completion: each choice's message comes in pieces, its calls by index."""
     completion: dict[str, Any] = {"object": "chat.completion"}
     choices: dict[int, dict[str, Any]] = {}
     is_broken = any(chunk.get("error") for chunk in chunks)
@@ -140,7 +140,7 @@ def _extend(message: dict[str, Any], delta: dict[str, Any]) -> None:
 
 
 def _call_of(calls: Events, piece: dict[str, Any]) -> dict[str, Any]:
-    """The call that a piece belongs to: by its index, unless an id says that another begins.
+    """The call that a piece belongs to: by its index, unless an id shows that another begins.
 
     Some servers leave the index out, or give every call the same.
     """
@@ -153,14 +153,14 @@ def _call_of(calls: Events, piece: dict[str, Any]) -> dict[str, Any]:
 
 
 def _join(holder: dict[str, Any], piece: dict[str, Any]) -> None:
-    """Add the texts of a piece to those before it; a name comes in pieces, or whole every time."""
+    """Append the texts of a piece; a name comes in pieces, or complete every time."""
     for key, value in piece.items():
         if isinstance(value, str) and not (key == "name" and holder.get(key) == value):
             holder[key] = str(holder.get(key) or "") + value
 
 
 def _generation(chunks: Events) -> dict[str, Any]:
-    """Gemini's: each chunk is a response with some more parts of the first candidate."""
+    """Build Gemini's response: each chunk is a response with more parts of the first candidate."""
     parts: list[Any] = []
     candidate: dict[str, Any] = {}
     for chunk in chunks:
@@ -183,7 +183,7 @@ def _end(events: Events) -> dict[str, Any] | None:
 
 
 def _response(events: Events) -> dict[str, Any]:
-    """OpenAI Responses': the last event has the response; without it, the items that were done."""
+    """Build OpenAI's response: the last event has it; without it, from the items that were done."""
     end = _end(events)
     if end is not None and isinstance(end.get("response"), dict):
         whole: dict[str, Any] = end["response"]
@@ -203,5 +203,5 @@ def _items(events: Events) -> Events:
 
 
 def _place(index: Any) -> int:
-    """A block's or call's place; what is none is the first."""
+    """The position of a block or call; 0 if it is invalid."""
     return index if isinstance(index, int) else 0

@@ -1,12 +1,12 @@
-"""Arguments that are not strict JSON but certainly mean one object.
+"""Repairs arguments that are not strict JSON but certainly mean one object.
 
-The rule: the text is repaired only where its own grammar leaves one reading, and every character of
-it is accounted for. That grammar is JSON with what other notations allow, which models fall into:
-a Markdown fence around the one object, a comma before a closing bracket, comments, strings in
-single quotes, plain words as keys, `True`, `False` and `None`, line breaks and tabs inside a
-string, `\\'`, an object that was encoded twice. Nothing is ever closed, quoted or cut for the
-model: a missing quote, bracket or comma, a second value, a bare word in a value's place, an
-unknown escape or number form is refused, because there what was meant has to be guessed.
+The rule: text is repaired only if its own grammar leaves one reading, and every character of it is
+accounted for. That grammar is JSON with common additions of other notations: a Markdown fence
+around the one object, a comma before a closing bracket, comments, strings in single quotes, plain
+words as keys, `True`, `False` and `None`, line breaks and tabs inside a string, `\\'`, an object
+that was encoded twice. Nothing is ever closed, quoted or cut: a missing quote, bracket or comma, a
+second value, a bare word as a value, an unknown escape or number form is refused, because its
+meaning would be a guess.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 from toolpool.dispatcher.formats.arguments import Unacceptable, loads
 
 _LONGEST = 256 * 1024
-"""Longer texts are only tried for what the C parser itself can forgive."""
+"""Longer texts are only tried for what the C parser itself accepts."""
 
 _BACKTICKS = re.compile(r"`{3,}")
 _LANGUAGE = re.compile(r"\Ajson[5c]?\b\s*", re.IGNORECASE)
@@ -37,9 +37,9 @@ _RAW = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def repaired(text: str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
-    """The one object that `text` certainly means, and what was put right; None where it is unsure.
+    """The one object that `text` certainly means, and the repairs; None if it is uncertain.
 
-    What was put right is named by the keys of a locale's `text_repairs`.
+    The repairs are keys of a locale's `text_repairs`.
     """
     done: dict[str, None] = {}
     inner = _unfenced(text.removeprefix("\ufeff").strip(), done)
@@ -56,7 +56,7 @@ def repaired(text: str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
 
 
 def _unfenced(text: str, done: dict[str, None]) -> str | None:
-    """What is between the outermost fences; None where anything but prose is around them."""
+    """The text between the outermost fences; None if anything but prose is around them."""
     runs = list(_BACKTICKS.finditer(text))
     if not runs or (text[:1] in ("{", '"') and not text.endswith("```")):
         return text
@@ -99,7 +99,7 @@ def _note_control(text: str, done: dict[str, None]) -> None:
 
 
 def _strict(text: str, done: dict[str, None]) -> str:
-    """`text` as strict JSON, token by token. Raises ValueError where a token is none of ours."""
+    """`text` as strict JSON, token by token. Raises ValueError for an unknown token."""
     made: list[str] = []
     at = 0
     while at < len(text):
@@ -142,11 +142,11 @@ def _word(word: str, text: str, at: int, made: list[str], done: dict[str, None])
 
 
 def _string(body: str, quote: str, done: dict[str, None]) -> str:
-    """The inside of a string in either quotes as a JSON string."""
+    """The inside of a string in either kind of quotes as a JSON string."""
 
     def escaped(found: re.Match[str]) -> str:
         if found[1] != "'":
-            return found[0]  # one that JSON does not have is refused when the whole is read
+            return found[0]  # an escape that JSON lacks is refused when the whole is read
         done["apostrophe"] = None
         return "'"
 

@@ -1,7 +1,7 @@
-"""Tool names a provider refuses, mapped for it: deterministic, and no two alike.
+"""Maps tool names that a provider refuses: deterministic and unique.
 
-A name that the provider takes stays as it is. Of any other the refused characters become `_` and
-a short digest of the whole name follows, so that `mcp.a/b` and `mcp.a.b` stay two tools.
+An accepted name stays as it is. In any other the refused characters become `_` and a short digest
+of the whole name follows, so that `mcp.a/b` and `mcp.a.b` stay two tools.
 """
 
 import hashlib
@@ -10,12 +10,12 @@ import re
 _DIGEST_CHARACTERS = 6
 _LONGEST = 64
 PLAIN = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""What most providers take."""
+"""What most providers accept."""
 ANY = re.compile(r".*", re.DOTALL)
 
 
 def alias(name: str, taken: re.Pattern[str]) -> str:
-    """A tool's name as it is offered to a provider that takes `taken`; most are as they are."""
+    """A tool's name as offered to a provider that accepts `taken`; most stay unchanged."""
     if taken.fullmatch(name):
         return name
     digest = hashlib.blake2s(name.encode("utf-8", "replace")).hexdigest()[:_DIGEST_CHARACTERS]

@@ -1,1 +1,1 @@
-"""Functions that the host gives: asked without holding up the event loop."""
+"""Calls functions of the host without blocking the event loop."""

@@ -1,4 +1,4 @@
-"""Asks a function of the host: sync or async, within a time limit."""
+"""Calls a function of the host, sync or async, within a time limit."""
 
 import asyncio
 import inspect
@@ -11,7 +11,8 @@ from toolpool.dispatcher.host.threads import HookThreads
 
 
 class HookFailed(Exception):
-    """Raised where a hook raised or took too long. The text names no value, `kind` the exception.
+    """Raised if a hook raised or took too long. The text contains no value, `kind` is the
+    exception.
 
     The cause is the exception that the hook raised, if it did.
     """
@@ -22,10 +23,10 @@ class HookFailed(Exception):
 
 
 class Hook:
-    """A function of the host under the name that logs know it by.
+    """A function of the host, under the name used in logs.
 
-    A sync function runs in a thread, so that one that blocks holds up nobody. Raises
-    `Misconfigured` for what cannot be called.
+    A sync function runs in a thread, so that it cannot block the event loop. Raises `Misconfigured`
+    if it is not callable.
     """
 
     def __init__(self, name: str, function: Any, *, seconds: float) -> None:
@@ -45,11 +46,11 @@ class Hook:
             self._threads = HookThreads(name, function, seconds=seconds)
 
     async def ask(self, *arguments: Any) -> Any:
-        """What the function answers. Raises `HookFailed`."""
+        """Return the function's answer. Raises `HookFailed`."""
         try:
             if self._threads is not None:
                 answer = await self._threads.call(arguments)
-                if answer is None or not inspect.isawaitable(answer):  # to look takes a while
+                if answer is None or not inspect.isawaitable(answer):  # the check is slow
                     return answer
             else:
                 answer = self._function(*arguments)
@@ -68,10 +69,10 @@ class Hook:
             raise HookFailed(self.name, type(error).__name__) from error
 
     async def _within(self, answer: Awaitable[Any]) -> Any:
-        """What `answer` comes to. Raises TimeoutError at the limit, and `HookFailed`.
+        """The result of an awaitable. Raises TimeoutError at the limit, and `HookFailed`.
 
-        A task of its own: one that goes on after it was cancelled is not waited for, and what it
-        answers then does not count.
+        It runs as a task: one that ignores its cancellation is not awaited, and its result is
+        dropped.
         """
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + self._seconds
@@ -94,7 +95,7 @@ class Hook:
 
 
 async def _caught(answer: Awaitable[Any]) -> tuple[Any, BaseException | None]:
-    """What was answered, or raised: a SystemExit would else end the event loop."""
+    """The result or the exception: a raised SystemExit would end the event loop."""
     try:
         return await answer, None
     except (KeyboardInterrupt, asyncio.CancelledError):

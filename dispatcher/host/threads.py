@@ -1,7 +1,7 @@
-"""Runs a blocking function of the host in threads of its own, beside the event loop.
+"""Runs a blocking function of the host in threads beside the event loop.
 
-They are daemon threads, unlike those of `concurrent.futures`: one that hangs does not hold up the
-exit of the process.
+They are daemon threads, unlike those of `concurrent.futures`: a hung one does not hold up the exit
+of the process.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ class _Call(NamedTuple):
 
 
 class HookThreads:
-    """The threads of one function, started as they are needed, 32 at most."""
+    """The threads of one function, started as needed, 32 at most."""
 
     def __init__(self, name: str, function: Callable[..., Any], *, seconds: float) -> None:
         self._name = name
@@ -35,7 +35,7 @@ class HookThreads:
         self._is_closed = False
 
     def call(self, arguments: tuple[Any, ...]) -> "asyncio.Future[Any]":
-        """What the function returns, or raises; TimeoutError after the limit."""
+        """Return or raise what the function does; TimeoutError after the limit."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         timer = loop.call_later(self._seconds, _settle, future, None, TimeoutError())
@@ -48,7 +48,7 @@ class HookThreads:
         return future
 
     def close(self) -> None:
-        """Let the threads end; one that blocks is left behind."""
+        """Let the threads end; a blocked one is abandoned."""
         if not self._is_closed:
             self._is_closed = True
             for _ in range(self._threads):
@@ -56,7 +56,7 @@ class HookThreads:
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
-            if not call.future.done():  # nobody waits for one whose time is over
+            if not call.future.done():  # its caller has timed out
                 self._run_one(call)
             del call
             self._idle.release()
@@ -69,7 +69,7 @@ class HookThreads:
             error = raised
             if not isinstance(error, Exception) or isinstance(error, StopIteration):
                 error = RuntimeError(type(raised).__name__)  # a future takes no other
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
+        with suppress(RuntimeError):  # the loop is closed, with all callers
             call.loop.call_soon_threadsafe(_settle, call.future, value, error)
 
 

@@ -1,1 +1,1 @@
-"""Everything that a model reads, and the class of every result."""
+"""Every text that a model reads, and the classification of results."""

@@ -1,4 +1,4 @@
-"""What to do next, by error type, tool and error text; the words are in the locales."""
+"""Recommendations by error type, tool and error text; the texts are in the locales."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ _BY_FAMILY = {"fs": "fs", "bash": "bash", "http": "http"}
 
 _BY_CODE = {Code.CANCELLED: "cancelled", Code.DENIED: "denied", Code.BAD_RESULT: "bad_result"}
 _REPEATS = {"rate", "connection"}
-"""Hints that ask for the same call later."""
+"""Hints to repeat the call later."""
 
 
 def recommendations(
@@ -30,11 +30,11 @@ def recommendations(
 ) -> tuple[str, ...]:
     """At most three hints, the most specific first; the tool's own replace the generated ones.
 
-    There are none where they would only repeat what the error says, and none that ask for a call
-    that may not be repeated. Of a tool that failed and is not `rerunnable`, one says to check for
-    effects first.
+    Hints that would only repeat the error are left out, as are those that suggest a call that may
+    not be repeated. If the failed tool is not `rerunnable`, one hint says to check for effects
+    first.
 
-    `error` is the tool's own text: in a sentence about it the tool's name might say something else.
+    `error` is the tool's own text; the tool's name is not matched, as it might look like a symptom.
     """
     words = language(locale)
     may_have_run = executed is not Executed.NO and not rerunnable
@@ -65,7 +65,7 @@ def _keys(name: str, code: Code, error: str, *, retryable: bool) -> list[str]:
 
 
 def _of_pool(code: Code, error: str) -> str:
-    if code is Code.EXPIRED and error == "changed":  # what was sent fits no worker any more
+    if code is Code.EXPIRED and error == "changed":  # the sent arguments fit no worker any more
         return error
     if code is Code.OVERLOADED and error.startswith(OVER_RATE):
         return "rate"

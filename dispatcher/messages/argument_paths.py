@@ -1,4 +1,4 @@
-"""Where in the arguments something is, as the model reads it."""
+"""Paths into the arguments, as the model reads them."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from toolpool.contract.schema.json_values import printable
 _LONGEST_STEP = 40
 _INDEXES_AT_MOST = 6
 _AMBIGUOUS = re.compile(r'\A\Z|[.,:"]')
-"""A field's name that could be read as several steps, or not at all."""
+"""Field names that could be read as several steps, or not at all."""
 
 Path = tuple[str | int, ...]
 
@@ -20,12 +20,12 @@ def one(path: Path, *, pointer: bool = False) -> str:
 
 
 def several(paths: Iterable[Path], *, pointer: bool = False) -> list[str]:
-    """One text for each path, those that differ in one index as one: `items.0…4.qty`."""
+    """One text per path; paths that differ in one index are combined: `items.0…4.qty`."""
     return [text for text, _ in counted(paths, pointer=pointer)]
 
 
 def counted(paths: Iterable[Path], *, pointer: bool = False) -> list[tuple[str, int]]:
-    """The same, each text with how many paths it stands for."""
+    """The same, each text with the number of paths that it combines."""
     listed = list(paths)
     groups: dict[tuple[Path, Path], list[Path]] = {}
     for path in listed:
@@ -41,13 +41,13 @@ def counted(paths: Iterable[Path], *, pointer: bool = False) -> list[tuple[str, 
 
 
 def without_index(path: Path) -> tuple[Path, Path]:
-    """What stands before the path's last index, and what after it."""
+    """The parts of the path before and after its last index."""
     at = _last_index(path)
     return (path, ()) if at is None else (path[:at], path[at + 1 :])
 
 
 def middle_out(path: str, characters: int) -> str:
-    """A path at most this long: where it begins and where it ends say most."""
+    """A path, at most this long: its start and its end say most."""
     if len(path) <= characters:
         return path
     head = characters // 3
@@ -60,7 +60,7 @@ def cut_at(text: str, characters: int) -> str:
 
 
 def name(text: str) -> str:
-    """A name of the model's, on one line and not too long."""
+    """A name that the model sent, on one line and not too long."""
     return cut_at(printable(text[: 4 * _LONGEST_STEP]), _LONGEST_STEP)
 
 

@@ -1,4 +1,4 @@
-"""From an outcome to the result a caller sees: type, retryable, words, advice. No I/O."""
+"""Turns an outcome into the result for the caller: type, retryable, texts, advice. No I/O."""
 
 import hashlib
 
@@ -25,7 +25,9 @@ __all__ = [
 
 
 def rejected(call: ToolCall, code: Code, text: str, wording: Wording) -> ToolResult:
-    """A call that was not accepted: it never ran, and not with these arguments."""
+    """The result of a call that was not accepted: it did not run, and must not be repeated as
+    is.
+    """
     return _failure(
         call,
         code,
@@ -49,9 +51,9 @@ def classified(
     pages_offered: bool = False,
     note: str | None = None,
 ) -> ToolResult:
-    """The result of a call that was accepted. Times are seconds.
+    """The result of an accepted call. Times are in seconds.
 
-    `pages_offered` says that the model has a tool to read a whole output in pages with.
+    `pages_offered`: the model has a tool to read a full output in pages.
     """
     handle = outcome.output if pages_offered else None
     cut = feedback.cut(outcome.output_bytes, handle, wording) if outcome.output_bytes else None
@@ -95,9 +97,9 @@ def classified(
 
 
 def _masked(call: ToolCall, outcome: Outcome) -> Outcome:
-    """What a tool or its result raised, its text among the details for operators, under an id.
+    """Move a tool's exception text to the details for operators, under an id.
 
-    The id is that of the same error wherever and whenever the call is answered.
+    The same error has the same id, wherever and whenever the call is answered.
     """
     details = outcome.details or {}
     is_raised = outcome.code is Code.BAD_RESULT and "exception" in details
@@ -110,45 +112,45 @@ def _masked(call: ToolCall, outcome: Outcome) -> Outcome:
 
 
 def not_queued(code: Code, error: str = "", *, retry_after: float | None = None) -> Outcome:
-    """A call that never left this process."""
+    """The outcome of a call that never left this process."""
     return failure(code, error, Executed.NO, retry_after=retry_after)
 
 
 def server_full(retry_after: float) -> Outcome:
-    """A call that is not sent because the server has hardly any memory left."""
+    """The outcome of a call that was not sent because the server is almost out of memory."""
     return not_queued(Code.OVERLOADED, feedback.SERVER_FULL, retry_after=retry_after)
 
 
 def over_rate(kind: str, rate: Rate) -> str:
-    """What the outcome of a call says that is over a limit; `feedback` makes the sentence of it."""
+    """The reason in the outcome of a call over a limit; `feedback` makes its sentence."""
     return f"{feedback.OVER_RATE} {kind} {rate}"
 
 
 def forgotten() -> Outcome:
-    """A call that was asked before, may have run, and of which nothing more is known."""
+    """The outcome of a repeated call that may have run and has no record."""
     return failure(Code.WORKER_LOST, "forgotten", Executed.UNKNOWN)
 
 
 def not_cancelled() -> Outcome:
-    """A cancel of a background call that the server did not confirm: the call goes on."""
+    """The outcome of a cancel that the server did not confirm: the background call goes on."""
     return failure(Code.QUEUE_UNREACHABLE, "not_cancelled", Executed.UNKNOWN)
 
 
 def left_to_others(*, started: bool) -> Outcome:
-    """What one asker of a call is told that goes on for others, who wait for it longer."""
+    """The outcome for one caller of a call that goes on for callers with later deadlines."""
     code = Code.TIMEOUT if started else Code.EXPIRED
     return failure(code, feedback.OTHERS_WAIT, Executed.UNKNOWN, still_running=started)
 
 
 def unconfirmed(*, started: bool, sent: bool, is_full: bool) -> Outcome:
-    """A call whose deadline came while the server did not confirm it, or was full."""
+    """The outcome of a call whose deadline came while the server was away or full."""
     if started:
         return failure(Code.TIMEOUT, "", Executed.UNKNOWN)
     return unreachable(Executed.UNKNOWN if sent else Executed.NO, is_full=is_full)
 
 
 def unreachable(executed: Executed, *, is_full: bool) -> Outcome:
-    """A call that the server did not take; `is_full`: for lack of memory."""
+    """The outcome of a call that the server did not take; `is_full`: for lack of memory."""
     return failure(Code.QUEUE_UNREACHABLE, feedback.SERVER_FULL if is_full else "", executed)
 
 

@@ -1,14 +1,14 @@
-"""What a tool's error text says went wrong, where it says so beyond doubt.
+"""Detects the kind of failure in a tool's error text, if it is unambiguous.
 
-An error names things too, such as an order or an argument: `order 14290` is no status 429, and
-`timeout must be a number` is no timeout. So a symptom is a phrase of whole words, or a code beside
-the word that makes it one, and it is not denied. Tools write in any language.
+An error may also name things such as an order or an argument: `order 14290` is not status 429, and
+`timeout must be a number` is not a timeout. So a pattern is a phrase of whole words, or a code
+beside the word that identifies it, and not negated. Tools write in any language.
 """
 
 import re
 
 _LONGEST = 4_000
-"""How many characters are looked at: a tool may put a whole log into its error."""
+"""How many characters are searched: a tool may put a whole log into its error."""
 
 _CODE = (
     r"\b(?:https?(?:/[\d.]+)?|status(?:[ _-]?code)?|error(?:[ _-]?code)?)"
@@ -130,7 +130,7 @@ _SYMPTOMS: tuple[tuple[str, re.Pattern[str]], ...] = (
 
 
 def symptom(error: str) -> str | None:
-    """The name of the first symptom that the text shows: of the table in `Locale.advice`."""
+    """The name of the first pattern that matches: a key of the table in `Locale.advice`."""
     if len(error) > _LONGEST:
         error = error[: _LONGEST // 2] + "\n" + error[-_LONGEST // 2 :]
     for name, pattern in _SYMPTOMS:

@@ -1,7 +1,7 @@
-"""The only place that makes sentences for the model.
+"""Builds every sentence for the model.
 
-The words are in `locales`, one file a language; the four styles of a rejection differ in them by
-key. No sentence holds a rejected value: it may be a secret.
+The texts are in `locales`, one file per language, which also has the four styles of a rejection. No
+sentence contains a rejected value: it may be a secret.
 """
 
 import re
@@ -45,22 +45,21 @@ def invalid_arguments(
     hidden: Collection[str] = (),
     arguments: Any = None,
 ) -> str:
-    """What is wrong with the arguments, and the shape of what was wanted where that is needed.
+    """What is wrong with the arguments, with the wanted shape if needed.
 
-    `shapes` are those of the tool's schema, `hidden` the fields that the host fills in. Of what
-    `arguments` had right a shape says less where there is no room for all of it; None where not all
-    of them could be explained.
+    `shapes` are those of the tool's schema, `hidden` the fields that the host fills in. If space is
+    short, a shape leaves out what `arguments` had right; None if not every error was found.
     """
     return Rejection(problems, wording, shapes, hidden, arguments).text()
 
 
 def refused_by_check(message: str, wording: Wording = PLAIN) -> str:
-    """What a tool's own check objected to."""
+    """The error of a tool's own check."""
     return wording.words.refused_by_check.format(message=message)
 
 
 def unknown_tool(name: str, offered: Sequence[str], wording: Wording = PLAIN) -> str:
-    """`Tool 'x' not found`, what was probably meant, and what there is, the likeliest first."""
+    """`Tool 'x' not found`, the likely meaning, and the offered tools, the likeliest first."""
     words = wording.words
     text = words.unknown_tool.format(
         name=argument_paths.cut_at(printable(name[:500]), _LONGEST_NAME)
@@ -75,7 +74,10 @@ def unknown_tool(name: str, offered: Sequence[str], wording: Wording = PLAIN) ->
 
 
 def without_special_tokens(name: str) -> str:
-    """The name before or behind a token of the model's own: `bash<|channel|>x`, `<|tool|>bash`."""
+    """The name before or behind a special token of the model:
+
+    `bash<|channel|>x`, `<|tool|>bash`.
+    """
     first = _FIRST_TOKENS.match(name)
     rest = name[first.end() :] if first else name
     token = _SPECIAL_TOKEN.search(rest)
@@ -83,7 +85,7 @@ def without_special_tokens(name: str) -> str:
 
 
 def _tools(offered: Sequence[str], wording: Wording, room: int) -> str:
-    """As many names as there is room for, and how many there are besides."""
+    """As many names as there is room for, and the number of the others."""
     words = wording.words
     if not offered:
         return words.no_tools
@@ -98,13 +100,13 @@ def _tools(offered: Sequence[str], wording: Wording, room: int) -> str:
 
 
 def unsupported(kind: str, name: str, offered: Sequence[str], wording: Wording = PLAIN) -> str:
-    """A provider's built-in kind of call, `kind`, that no tool is there for; `name` would be."""
+    """A call of a provider's built-in `kind` without a tool; `name` would serve it."""
     text = wording.words.unsupported.format(kind=kind, name=name)
     return text + _tools(offered, wording, _ABOUT_TOOLS - len(text))
 
 
 def nameless(offered: Sequence[str], wording: Wording = PLAIN) -> str:
-    """A call that names no tool, and what there is."""
+    """A call without a tool name, and the offered tools."""
     text = wording.words.nameless
     return text + _tools(offered, wording, _ABOUT_TOOLS - len(text))
 
@@ -125,24 +127,24 @@ def flawed(flaw: Flaw, wording: Wording = PLAIN) -> str:
 
 
 def made_up_id(id: str, wording: Wording = PLAIN) -> str:
-    """A call that came without an id, or with one that cannot be sent back."""
+    """A call without an id, or with one that cannot be sent back."""
     return wording.words.made_up_id.format(id=id)
 
 
 def text_repaired(what: Sequence[str], wording: Wording = PLAIN) -> str:
-    """What was put right in text that was no strict JSON."""
+    """The repairs of text that was not strict JSON."""
     words = wording.words
     told = words.listed.join(words.text_repairs[each] for each in what)
     return words.text_repaired.format(what=told)
 
 
 def too_many_calls(cap: int, wording: Wording = PLAIN) -> str:
-    """A call beyond the cap of one turn."""
+    """A call beyond the limit of one turn."""
     return wording.words.too_many_calls.format(cap=cap)
 
 
 def no_response(reason: str, blanks: Mapping[str, str], wording: Wording = PLAIN) -> str:
-    """A response that held nothing to answer."""
+    """A response without anything to answer."""
     words = wording.words
     return words.no_response.format(reason=words.unreadable[reason].format(**blanks))
 
@@ -154,13 +156,13 @@ def loop(name: str, seen: Seen, wording: Wording = PLAIN) -> str:
 
 
 def again(seen: Seen, wording: Wording = PLAIN) -> str:
-    """What is added to a rejection that keeps coming."""
+    """The addition to a rejection that keeps recurring."""
     template = wording.words.again_in_turns if seen.alternates else wording.words.again
     return template.format(count=seen.failures)
 
 
 def repaired(repairs: Sequence[Problem], wording: Wording = PLAIN) -> str:
-    """What was put right in the arguments before the call."""
+    """The repairs of the arguments before the call."""
     words = wording.words
     told = [
         words.repairs[repair.kind].format(
@@ -202,18 +204,18 @@ def denied_by(who: str, reason: str, wording: Wording = PLAIN) -> str:
 
 
 def rewritten(names: Sequence[str], note: str, wording: Wording = PLAIN) -> str:
-    """The arguments that a policy changed, by name."""
+    """The names of the arguments that a policy changed."""
     told = wording.words.rewritten.format(names=", ".join(sorted(names)))
     return f"{told} {note}" if note else told
 
 
 def unseen_end(name: str, wording: Wording = PLAIN) -> str:
-    """A call that went on although the write before it may still run."""
+    """A call that ran although the write before it may still run."""
     return wording.words.unseen_end.format(name=name)
 
 
 def shared(how: str, age: float, wording: Wording = PLAIN) -> str | None:
-    """A result that is an equal call's as well, and how old it is in seconds; None for others."""
+    """That the result is shared with an equal call, and its age in seconds; None if it is not."""
     if how == "cached":
         return wording.words.cached.format(seconds=f"{age:.1f}" if age < _SOON else f"{age:.0f}")
     return wording.words.shared if how else None
@@ -241,7 +243,7 @@ def tasks_of_no_session(wording: Wording = PLAIN) -> str:
 
 
 def _lacking(name: str, outcome: Outcome, words: Locale) -> str:
-    """That a call has no secret, and what is to be done; nothing of one that failed otherwise."""
+    """That a call lacks a secret, and what to do; empty if it failed otherwise."""
     credential = lacked(outcome.details)
     if credential is None or credential.lack is Lack.UNAVAILABLE:
         return ""
@@ -253,7 +255,7 @@ def _lacking(name: str, outcome: Outcome, words: Locale) -> str:
 
 
 def _raised(outcome: Outcome, words: Locale) -> str:
-    """The class of what a tool raised, and its text or the id under which operators find it."""
+    """The class of a tool's exception, and its text or the id under which operators find it."""
     details = outcome.details or {}
     kind = str(details.get("exception", "")).rpartition(".")[2]
     if "error_id" in details:
@@ -264,18 +266,18 @@ def _raised(outcome: Outcome, words: Locale) -> str:
 
 
 _SOON = 10.0
-"""An age in seconds below which tenths are told."""
+"""Ages below this many seconds have a decimal."""
 OVER_RATE = "over_rate"
-"""Before the kind of a limit and its rate: the reason of a call that came too soon."""
+"""The prefix of a limit's kind and rate: the reason of a call over its rate."""
 
 SERVER_FULL = "server_full"
 """The reason of a call that the server had no memory for."""
 NOBODY_APPROVED = "nobody_approved"
-"""The reason of a call that a person had to approve, and nobody did in time."""
+"""The reason of a call that was not approved in time."""
 CHANGED_SINCE = "changed_since"
-"""The reason of a call whose tool is not any more what a person approved."""
+"""The reason of a call whose tool has changed since its approval."""
 OTHERS_WAIT = "others"
-"""The reason of a call that goes on for another asker, of an outcome that only one is told."""
+"""The reason of a call that goes on for other callers."""
 
 
 def failed(
@@ -286,10 +288,10 @@ def failed(
     rerunnable: bool = False,
     wording: Wording = PLAIN,
 ) -> str:
-    """The failure of a call that was accepted.
+    """The failure of an accepted call.
 
-    The model is asked to check for effects unless the tool is `rerunnable`: a second run of that
-    does no harm.
+    The model is asked to check for effects unless the tool is `rerunnable`, so that a second run is
+    harmless.
     """
     code, error, words = outcome.code, outcome.error, wording.words
     if outcome.executed is Executed.NO:
@@ -333,7 +335,7 @@ def failed(
 
 
 def _denial(outcome: Outcome, words: Locale) -> str:
-    """Why a call was denied, as what follows "it was not run"."""
+    """Why a call was denied, to follow "it was not run"."""
     if outcome.error in (READ_OTHERWISE, NOT_COMPARABLE):
         fields = words.listed.join(
             argument_paths.several(problem.path for problem in outcome.problems)
@@ -347,7 +349,7 @@ def _denial(outcome: Outcome, words: Locale) -> str:
 
 
 def _over_rate(reason: str, words: Locale) -> str | None:
-    """The limit that a call came too soon for; None for any other reason."""
+    """The limit that a call exceeded; None for any other reason."""
     over, _, rest = reason.partition(" ")
     kind, _, rate = rest.partition(" ")
     most, _, unit = rate.partition("/")
@@ -357,7 +359,7 @@ def _over_rate(reason: str, words: Locale) -> str | None:
 
 
 def _listed_problems(outcome: Outcome, wording: Wording) -> str:
-    """What is wrong with a result, in one line."""
+    """The problems of a result, in one line."""
     lines = lines_of(outcome.problems, wording, are_shared=True)
     told = [line.within(_LONGEST_OF_A_RESULT) for line in lines[: wording.caps.errors]]
     more = sum(len(line.problems) for line in lines[len(told) :])

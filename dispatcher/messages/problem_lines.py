@@ -1,4 +1,4 @@
-"""One kind of problem in one line, in as much room as there is for it."""
+"""One kind of problem in one line, within a given length."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
@@ -18,14 +18,14 @@ from toolpool.dispatcher.messages.wording import Wording
 _ALL = 1 << 30
 _PATHS_AT_MOST = 200
 _LONGEST_LIST = 100
-"""Characters of the paths of one line, where no name is needed that is not told elsewhere."""
+"""The longest list of paths in one line, if every name in it is also elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What is wrong in the same way in one place or in several.
+    """One kind of problem, in one or several places.
 
-    Where the shape of what was wanted follows (`is_brief`), it is not said here as well.
+    If the wanted shape follows (`is_brief`), the line does not repeat it.
     """
 
     problems: tuple[Problem, ...]
@@ -34,16 +34,16 @@ class Line:
 
     @property
     def count(self) -> int:
-        """How many things are wrong."""
+        """The number of problems."""
         return len(self.problems) + sum(problem.also for problem in self.problems)
 
     @property
     def whole(self) -> str:
-        """The line with all that there is to say."""
+        """The complete line."""
         return self.within(_ALL)
 
     def within(self, characters: int) -> str:
-        """The line, at most this long: what came is said, and where, before all that would do."""
+        """The line, at most this long: path and received value first."""
         words, style = self.wording.words, self.wording.style
         template = words.line[style] if self.problems[0].path else words.root_line[style]
         may_cut = self.is_brief or self.problems[0].kind == "additionalProperties"
@@ -53,7 +53,7 @@ class Line:
         return cut_at(template.format(path=where, message=message), characters)
 
     def _where(self, characters: int) -> str:
-        """The paths that there is room for; of unknown fields also how many more there are."""
+        """The paths that there is room for; for unknown fields also how many more there are."""
         pointer = self.wording.style == "pointer"
         shown = [problem.path for problem in self.problems[:_PATHS_AT_MOST]]
         groups = argument_paths.counted(shown, pointer=pointer)
@@ -79,11 +79,10 @@ def lines_of(
     *,
     are_shared: bool = False,
 ) -> list[Line]:
-    """A line for each thing that is wrong, in one place or in many.
+    """A line for each kind of problem, in one or many places.
 
-    `covered` are the positions of the problems whose shape follows. All that say the same share a
-    line, as unknown fields always do; unless lines `are_shared`, others do where only an index
-    differs.
+    `covered` are the positions of the problems whose shape follows. Identical problems share a line
+    if they are unknown fields or the lines `are_shared`; others only if one index differs.
     """
     words, style = wording.words, wording.style
     found: dict[tuple[Any, ...], list[Problem]] = {}
@@ -91,7 +90,7 @@ def lines_of(
     renamed = {(*p.path[:-1], p.closest) for p in problems if p.kind == "additionalProperties"}
     for number, problem in enumerate(problems):
         if problem.kind == "required" and problem.shape is None and problem.path in renamed:
-            continue  # it is there, under the name that another line corrects
+            continue  # present under the name that another line corrects
         is_brief = number in covered
         if are_shared and problem.is_optional and problem.path:
             problem = Problem(problem.path, "null", is_optional=True)
@@ -106,7 +105,7 @@ def lines_of(
 
 
 def _alike(problem: Problem, *, is_brief: bool) -> tuple[Any, ...]:
-    """What two problems share that say the same."""
+    """A key that is equal for problems with the same text."""
     return (
         problem.kind, problem.expected, problem.received, id(problem.allowed), problem.closest,
         problem.shape, problem.more, problem.is_optional, problem.holds, problem.is_unsure,
@@ -117,7 +116,7 @@ def _alike(problem: Problem, *, is_brief: bool) -> tuple[Any, ...]:
 def message_of(
     problem: Problem, words: Locale, style: str, room: int, *, is_brief: bool = False
 ) -> str:
-    """What is wrong, without where."""
+    """The problem without its path."""
     kind = problem.kind
     if kind == "required":
         return _missing(problem, words, style, room, is_brief=is_brief)
@@ -174,7 +173,7 @@ def _or_nothing(what: str, problem: Problem, words: Locale) -> str:
 
 
 def _mistyped(problem: Problem, words: Locale, style: str, room: int, *, is_brief: bool) -> str:
-    """The wanted type, shape or alternatives, and the type that came."""
+    """The wanted type, shape or alternatives, and the received type."""
     received = words.holding[problem.holds] if problem.holds else _another(problem, words)
 
     def said(what: str) -> str:
@@ -200,7 +199,7 @@ def _mistyped(problem: Problem, words: Locale, style: str, room: int, *, is_brie
 
 
 def _named(shape: str, problem: Problem, words: Locale) -> str:
-    """A shape after the name of its type, where it is the only one."""
+    """A shape after the name of its type, if it is the only one."""
     if len(problem.alternatives) > 1 or problem.kind in UNIONS:
         return shape
     simple = _item_type(shape)
@@ -212,7 +211,7 @@ def _named(shape: str, problem: Problem, words: Locale) -> str:
 
 
 def _item_type(shape: str) -> str | None:
-    """`array of string`, where that is all that there is to say of a list."""
+    """`array of string`, if that describes a list completely."""
     inner = shape[1:-1]
     return f"array of {inner}" if shape == f"[{inner}]" and inner.isalpha() else None
 
@@ -225,7 +224,7 @@ def _another(problem: Problem, words: Locale) -> str:
 
 
 def _enumerated(problem: Problem, words: Locale, style: str, room: int) -> str:
-    """The members that there is room for, and what came; the one that was meant is named first."""
+    """The enum members that there is room for, and the received value; the likely one first."""
     types = problem.alternatives if problem.expected else []
     received = _another(problem, words)
     same = received != problem.received
@@ -251,13 +250,13 @@ def _enumerated(problem: Problem, words: Locale, style: str, room: int) -> str:
 
 
 def _fitted(say: Callable[[str], str], what: str, room: int) -> str:
-    """`say(what)`, where `what` is cut as far as it must be for the whole to have room."""
+    """`say(what)`, with `what` cut to make the whole fit."""
     over = len(say(what)) - room
     return say(cut_at(what, max(1, len(what) - over)) if over > 0 else what)
 
 
 def _listed(say: Callable[[str], str], members: Sequence[str], room: int, *, more: bool) -> str:
-    """`say` the members that there is room for; of the first one a part where there is none."""
+    """`say` the members that there is room for, or else a part of the first."""
     texts = list(members)
     if more:
         texts.append("…")

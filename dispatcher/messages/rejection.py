@@ -1,7 +1,7 @@
-"""What is wrong with a call's arguments, in one text that is enough to send them right.
+"""The full text about a call's wrong arguments, enough to correct them.
 
-First the errors. Where names or structure are unknown to whoever sent the call, the shape follows
-of the smallest part that holds those errors; whichever is shorter and leaves nothing unknown.
+The errors come first. If the model does not know the names or the structure, the shape of the
+smallest part with those errors follows. The shortest complete text is used.
 """
 
 from collections.abc import Collection, Sequence
@@ -25,10 +25,10 @@ _ABOUT_THE_FIELDS = frozenset({"propertyNames", "schema"})
 
 
 class Rejection:
-    """One rejection. `shapes` are the schema's, `hidden` the fields that no model is told of.
+    """One rejection. `shapes` are the schema's, `hidden` the fields that no model sees.
 
-    Of `arguments` only the names are looked at, for what was sent right; None where they may hold
-    more that is wrong than the problems say.
+    Of `arguments` only the names are used, to see what was right; None if they may have more errors
+    than the problems list.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Rejection:
         self._ways = [way_to(problem, shapes) for problem in problems] if shapes else []
 
     def text(self) -> str:
-        """What the model reads."""
+        """The text for the model."""
         caps = self.wording.caps
         far = [
             way
@@ -68,7 +68,7 @@ class Rejection:
         return listed if all_told and len(listed) <= limit else shaped
 
     def _shaped(self, shapes: Shapes, far: Sequence[Way]) -> str:
-        """The errors in short, and the shapes of the parts that these ways lead to."""
+        """The errors in short, and the shapes of the parts at these paths."""
         caps, best = self.wording.caps, ""
         for parts in _choices(far):
             lines = self._lines(self._covered(parts))
@@ -84,7 +84,7 @@ class Rejection:
         part = around(far)
         lines = self._lines(self._covered([part]))
         if len(self._laid_out(lines)) > caps.characters or len(lines) > caps.errors:
-            part = around(self._ways)  # what the errors have no room for has to be in the shape
+            part = around(self._ways)  # the shape must contain what the errors have no room for
             lines = self._lines(self._covered([part]))
         errors = self._fitted(lines, caps.characters)
         room = caps.shape_characters - len(self._with_shapes([], [part], [""], errors))
@@ -98,7 +98,7 @@ class Rejection:
         return cut_at(text, caps.shape_characters)
 
     def _without_known(self, shapes: Shapes, far: Sequence[Way]) -> str | None:
-        """The shape without the fields that were sent right, where that makes it a near miss."""
+        """The shape without the correct fields, if that makes it a near miss."""
         parts = smallest(far)
         if len(parts) > 1 or any(
             problem.kind != "additionalProperties" or problem.is_unsure for problem in self.problems
@@ -115,7 +115,7 @@ class Rejection:
         return text if len(text) <= room else None
 
     def _lines(self, covered: Collection[int] = ()) -> list[Line]:
-        """A line for each problem; where they are many or long, one for all that say the same."""
+        """A line for each problem; if they are many or long, one for all with the same text."""
         caps = self.wording.caps
         if covered:
             return lines_of(self.problems, self.wording, covered, are_shared=True)
@@ -154,7 +154,7 @@ class Rejection:
         return errors + text + tail
 
     def _laid_out(self, lines: Sequence[Line], share: int | None = None, count: int = 0) -> str:
-        """The first lines as the style has them, each at most `share` characters long."""
+        """The first lines in the style's layout, each at most `share` characters long."""
         words, style = self.wording.words, self.wording.style
         told = lines[: count or self.wording.caps.errors]
         texts = [line.whole if share is None else line.within(share) for line in told]
@@ -169,7 +169,7 @@ class Rejection:
         return words.head[style] + body + words.tail[style]
 
     def _fitted(self, lines: Sequence[Line], characters: int) -> str:
-        """As many lines as fit into so much room: what one does not use another may."""
+        """As many lines as fit; room that one does not use is left to others."""
         text = self._laid_out(lines)
         for count in range(min(len(lines), self.wording.caps.errors), 0, -1):
             if len(text) <= characters:
@@ -183,7 +183,7 @@ class Rejection:
 
 
 def _leaves_open(problem: Problem) -> bool:
-    """Whether the line about a problem does not tell all that it takes to put it right."""
+    """Whether the line about a problem is not enough to correct it."""
     if problem.is_optional:
         return False
     if problem.closest is not None:
@@ -194,7 +194,7 @@ def _leaves_open(problem: Problem) -> bool:
 
 
 def _fair_share(lengths: Sequence[int], room: int) -> int:
-    """How long each may be, where what the short ones leave is for the long ones."""
+    """The longest length for each, with the rest of the short ones shared by the long ones."""
     left = sorted(lengths, reverse=True)
     while left and left[-1] * len(left) <= room:
         room -= left.pop()
@@ -202,7 +202,7 @@ def _fair_share(lengths: Sequence[int], room: int) -> int:
 
 
 def _choices(ways: Sequence[Way]) -> list[list[Part]]:
-    """The parts on their own, where they are few; and the one that holds them all."""
+    """The separate parts, if they are few; and the one that contains them all."""
     parts = smallest(ways)
     if len(parts) == 1:
         return [parts]

@@ -10,8 +10,8 @@ from toolpool.dispatcher.messages.locales import Locale, locale
 class Caps:
     """How much one rejection may say.
 
-    `characters` are for what is nearly right, `shape_characters` for what needs a shape or a long
-    list of values; each is for the whole text.
+    `characters` is for near misses, `shape_characters` for texts with a shape or a long list of
+    values; each limits the whole text.
     """
 
     errors: int = 5
@@ -22,9 +22,9 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """How much to say, in which language, and how a rejection is laid out.
+    """The length, language and layout of rejections.
 
-    With `masks_errors` the text of what a tool raised is kept from the model.
+    `masks_errors` hides the text of a tool's exception from the model.
     """
 
     caps: Caps = Caps()
@@ -34,7 +34,7 @@ class Wording:
 
     @property
     def words(self) -> Locale:
-        """The language's file."""
+        """The language's texts."""
         return locale(self.locale)
 
 
@@ -42,7 +42,7 @@ PLAIN = Wording()
 
 
 def wording_of(settings: Settings) -> Wording:
-    """As the operator wants it said. Raises `Misconfigured` for a language that is not there."""
+    """The wording by the settings. Raises `Misconfigured` for an unknown language."""
     caps = Caps(
         settings.feedback_errors,
         settings.feedback_characters,

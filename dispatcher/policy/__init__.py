@@ -1,1 +1,1 @@
-"""What a host and its people decide: whether a call may run, and what a model is told of it."""
+"""The decisions of a host and its people: whether a call may run, and what a model reads of it."""

@@ -1,4 +1,4 @@
-"""An approval as people see it, and what they may do about it."""
+"""An approval as people see it."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from toolpool.contract.approval_messages import ApprovalDecision, ApprovalReques
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that waits for a person, or waited. Times are Unix time in seconds.
+    """A call that waits for approval, or waited. Times are Unix time in seconds.
 
-    `digest` stands for the tool and these very arguments: who names it when approving approves what
-    they saw. `approvers` are who may; empty where anybody may. `asked_by` is the rule, the hook or
-    the declaration that asks. `decided_by` is empty while nobody has decided.
+    `digest` identifies the tool and these exact arguments: an approval that names it covers what
+    was seen. `approvers` may decide; if empty, anyone may. `asked_by` is the rule, the hook or the
+    declaration that requires the approval. `decided_by` is empty while the decision is pending.
     """
 
     id: str
@@ -39,7 +39,7 @@ def approval_of(
     state: ApprovalState = ApprovalState.WAITING,
     decision: ApprovalDecision | None = None,
 ) -> Approval:
-    """What people are shown of a request."""
+    """The approval of a request, for people."""
     message = request.message
     return Approval(
         id=request.id,

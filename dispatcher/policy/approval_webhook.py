@@ -1,4 +1,4 @@
-"""Tells people that a call waits for them: a hook of the host, or a signed webhook."""
+"""Notifies people of a call that waits for approval: by a hook of the host, or a signed webhook."""
 
 import asyncio
 import base64
@@ -28,7 +28,7 @@ _POSTED_AT_ONCE = 8
 
 
 class ApprovalNotifier:
-    """Raises `Misconfigured` for a webhook that cannot be used."""
+    """Sends the notifications. Raises `Misconfigured` for an unusable webhook."""
 
     def __init__(self, settings: Settings, hook: Hook | None, observers: Observers) -> None:
         self._hook = hook
@@ -42,7 +42,7 @@ class ApprovalNotifier:
                 secret.get_secret_value() if secret is not None else "",
                 seconds=seconds,
             )
-            # Not asyncio's own threads: where nobody answers, nothing else is to wait for them.
+            # Not asyncio's own threads: a webhook that hangs must not block other work.
             self._threads = HookThreads("webhook", webhook.post, seconds=seconds + _GRACE_SECONDS)
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class ApprovalNotifier:
             self._threads.close()
 
     async def asked(self, request: ApprovalRequest) -> None:
-        """Tell of a call that waits. Never raises: it can still be found and approved."""
+        """Notify of a waiting call. Never raises: the call can still be found and approved."""
         approval = approval_of(request)
         if self._hook is not None:
             try:
@@ -84,7 +84,7 @@ class ApprovalNotifier:
 
 
 class Webhook:
-    """Signed as https://www.standardwebhooks.com has it: id, time and body, with a secret."""
+    """A webhook signed by https://www.standardwebhooks.com: id, time and body, with a secret."""
 
     def __init__(self, url: str, secret: str, *, seconds: float) -> None:
         if not _is_address(url):
@@ -101,11 +101,11 @@ class Webhook:
         self._url = url
         self._seconds = seconds
         self._secret = _secret_bytes(secret)
-        # A redirection would carry the call to somebody else.
+        # A redirect would send the call elsewhere.
         self._opener = urllib.request.build_opener(_NoRedirect())
 
     def post(self, approval: Approval) -> None:
-        """Post an approval that waits. Blocks; raises OSError where it is not taken."""
+        """Post a pending approval. Blocks; raises OSError if it is not accepted."""
         body = encoding.encode({"type": "approval.waiting", "data": approval})
         now = str(int(time.time()))
         signed = b".".join((approval.id.encode(), now.encode(), body))
@@ -124,13 +124,13 @@ class Webhook:
         try:
             self._opener.open(request, timeout=self._seconds).close()
         except urllib.error.HTTPError as error:
-            error.close()  # it is the answer, on an open connection
+            error.close()  # it is the response, on an open connection
             raise
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """A redirection is an error."""
+        """Reject a redirect."""
 
 
 def _is_address(url: str) -> bool:
@@ -145,7 +145,7 @@ def _is_address(url: str) -> bool:
 
 
 def _why(error: Exception) -> str:
-    """What went wrong, without the address: it may hold a key."""
+    """The cause of a failure, without the address, which may contain a key."""
     reason = getattr(error, "reason", None)
     error = reason if isinstance(reason, Exception) else error
     if isinstance(error, urllib.error.HTTPError):
@@ -154,7 +154,9 @@ def _why(error: Exception) -> str:
 
 
 def _secret_bytes(secret: str) -> bytes:
-    """As the standard's own libraries read it: base64, with or without prefix and padding."""
+    """The secret as the standard's libraries read it: base64, with or without prefix and
+    padding.
+    """
     encoded = secret.removeprefix("whsec_").rstrip("=")
     try:
         found = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)

@@ -1,7 +1,7 @@
-"""One comparison of a policy rule: a path into the arguments or the context, and what holds there.
+"""One comparison of a policy rule: a path into the arguments or the context, and a test.
 
-Patterns are those of JSON Schema (ECMA-262), without looking around and back references, so that
-their time is linear in the text: what they are held to is a model's.
+Patterns are those of JSON Schema (ECMA-262), without lookaround and back references, so that
+matching takes linear time: the text comes from a model.
 """
 
 import math
@@ -19,13 +19,13 @@ _NUMBERS = ("above", "at_least", "below", "at_most")
 
 
 class RuleFailed(Exception):
-    """Raised where a comparison cannot be made. The text names no value."""
+    """Raised if a comparison cannot be made. The text contains no value."""
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What must hold of the value at `argument` or `context`, a path such as `lines[*].sku`.
+    """A test of the value at `argument` or `context`, a path such as `lines[*].sku`.
 
-    Of several comparisons all must hold. A value that is not there is only `missing`.
+    All comparisons must hold. A missing value fulfils only `missing`.
     """
 
     argument: str | None = None
@@ -49,11 +49,11 @@ Steps = tuple[str | int | None, ...]
 """A path: names, positions, and None for every element."""
 
 _ABSENT = object()
-"""In place of a value that is not there."""
+"""Stands for a missing value."""
 
 
 class Test:
-    """A condition, ready to be asked. Raises ValueError for one that cannot be."""
+    """A compiled condition. Raises ValueError for an invalid one."""
 
     def __init__(self, condition: Condition) -> None:
         if (condition.argument is None) == (condition.context is None):
@@ -76,36 +76,36 @@ class Test:
             or not self._comparisons
             or any(isinstance(value, list) for value in self.constants)
         )
-        """Whether a list is compared as it is, and not by its elements."""
+        """Whether a list is compared as a whole, and not by its elements."""
         if condition.missing and self._comparisons:
             raise ValueError(f"{path!r} cannot be missing and be compared with something")
 
     @property
     def needs_number(self) -> bool:
-        """Whether it compares numbers alone."""
+        """Whether it compares numbers only."""
         return any(getattr(self.condition, name) is not None for name in _NUMBERS)
 
     @property
     def needs_text(self) -> bool:
-        """Whether it holds a text to a pattern."""
+        """Whether it matches text against a pattern."""
         return self.condition.matches is not None or self.condition.does_not_match is not None
 
     @property
     def constants(self) -> list[Any]:
-        """The values that it compares with as they are."""
+        """The values that it compares for equality."""
         asked = self.condition
         single = [v for v in (asked.equals, asked.differs_from) if v is not msgspec.UNSET]
         return single + (asked.one_of or []) + (asked.none_of or [])
 
     def holds(self, value: Any, *, for_all: bool) -> bool:
-        """Whether it holds; `for_all`: of every value that the path leads to, else of any.
+        """Whether it holds for all values at the path (`for_all`), or else for any.
 
         Raises `RuleFailed`.
         """
         found = list(_at(value, self.steps))
         if not self.compares_lists:
             found = [element for one in found for element in _elements(one)]
-        if not found:  # `[*]` of what is empty
+        if not found:  # `[*]` of an empty list
             return self._missing is True
         results = (self._compared(one) for one in found)
         return all(results) if for_all else any(results)
@@ -137,10 +137,10 @@ def _steps(path: str) -> Steps:
 
 
 def _at(value: Any, steps: Steps) -> Iterator[Any]:
-    """The values that a path leads to; `_ABSENT` for each way that ends before it does.
+    """The values at a path; `_ABSENT` for each branch that ends early.
 
-    A tool may take one value in place of a list, which is its only element, and a list where the
-    path goes on by a name, which means that field of each element.
+    A tool may take one value in place of a list, which then counts as its only element, or a list
+    where the path continues by a name, which then means that field of each element.
     """
     if not steps:
         yield value
@@ -156,14 +156,14 @@ def _at(value: Any, steps: Steps) -> Iterator[Any]:
         yield from _at(value[step], rest) if step < len(value) else [_ABSENT]
     elif isinstance(value, dict) and step in value:
         yield from _at(value[step], rest)
-    elif not step and value is not None:  # `[*]` or `[0]` of one in place of a list of them
+    elif not step and value is not None:  # `[*]` or `[0]` of a single value in place of a list
         yield from _at(value, rest)
     else:
         yield _ABSENT
 
 
 def _elements(value: Any) -> Iterator[Any]:
-    """The elements of a list, those of lists in it as well; any other value is its own."""
+    """The elements of a list, including those of nested lists; any other value itself."""
     if not isinstance(value, list) or not value:
         yield value
         return
@@ -198,7 +198,7 @@ def _not(holds: Holds) -> Holds:
 
 
 def _same_as(wanted: Any) -> Holds:
-    """As JSON has it: true is not 1, and 1 is 1.0. Raises ValueError for what JSON has not."""
+    """Equality as in JSON: true is not 1, and 1 is 1.0. Raises ValueError for a non-JSON value."""
     if not encoding.is_json(wanted):
         raise ValueError("a value to compare with must be one of JSON: dates, nan and inf are none")
     return lambda value: _are_same(value, wanted)
@@ -267,7 +267,9 @@ def _pattern(pattern: str) -> Holds:
 
 
 def _has_nested_class(pattern: str) -> bool:
-    """Whether a class in brackets has an opening bracket: `[[:digit:]]` of other dialects."""
+    """Whether a bracket class contains an opening bracket, such as `[[:digit:]]` of other
+    dialects.
+    """
     is_inside = False
     for sign in re.findall(r"\\.|[^\\]", pattern, re.DOTALL):
         if sign == "[" and is_inside:

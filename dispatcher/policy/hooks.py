@@ -1,4 +1,4 @@
-"""What a host may give a dispatcher to decide with."""
+"""The hooks of a host: functions that decide about calls and results."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -30,14 +30,14 @@ class Hooks:
     ones run on the dispatcher's event loop and must not block it.
 
     `before_call(call)` decides about a valid call: None or `Allow()`, `Deny(reason)`,
-    `Rewrite(arguments)` or `AskApproval(reason)`. `after_result(result, call)` may answer
-    `Replace(…)` for what is read in place of a result. Where one of the two fails, the call is
-    denied or its result withheld, unless the setting `hook_failure` says otherwise.
-    `on_loop(loop)` is asked before a failing call is refused: what is true lets it run.
-    `on_event(event)` is told every event of this dispatcher, `on_approval(approval)` every call
-    that begins to wait for a person here; what they raise is logged.
+    `Rewrite(arguments)` or `AskApproval(reason)`. `after_result(result, call)` may return
+    `Replace(…)`, to be read in place of a result. If one of these two fails, the call is denied or
+    its result withheld, unless the setting `hook_failure` says otherwise. `on_loop(loop)` is called
+    before a looping call is refused: a true value lets it run. `on_event(event)` gets every event
+    of this dispatcher, `on_approval(approval)` every call that begins to wait for approval here;
+    their exceptions are logged.
 
-    `policy` is a file of rules, `policy.toml`, which is followed while it is changed.
+    `policy` is a file of rules, `policy.toml`, which is reloaded when it changes.
     """
 
     before_call: BeforeCall | str | None = None
@@ -49,7 +49,7 @@ class Hooks:
 
 
 class HostHooks:
-    """The hooks of one dispatcher, its settings' in place of those that were not given.
+    """The hooks of one dispatcher; those of its settings replace missing ones.
 
     Raises `Misconfigured`.
     """

@@ -1,6 +1,7 @@
-"""Decides about valid calls: the rules of a file, a hook of the host, and what a tool asks for.
+"""Decides about valid calls: by the rules of a file, a hook of the host, and the tool's
+declaration.
 
-The strictest of them holds. A policy that fails denies, unless the settings say otherwise.
+The strictest verdict holds. A policy that fails denies, unless the settings say otherwise.
 """
 
 import asyncio
@@ -47,7 +48,7 @@ DECLARED = "the tool's declaration"
 
 
 class Judgement(msgspec.Struct, frozen=True, gc=False):
-    """What was decided about one call: at most one of `refusal` and `approval`, and by whom."""
+    """The decision about one call: at most one of `refusal` and `approval`, and by whom."""
 
     call: ToolCall
     refusal: Outcome | None = None
@@ -57,11 +58,11 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
 
 
 _Said = tuple[Allow | Deny | AskApproval, str]
-"""A verdict, and whose it is."""
+"""A verdict and its origin."""
 
 
 class Policy:
-    """One dispatcher's."""
+    """The policy of one dispatcher."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class Policy:
 
     @property
     def digest(self) -> str:
-        """Stands for the rules and the hook as they are now; empty where there is neither."""
+        """A digest of the current rules and the hook; empty if there is neither."""
         if self._rules is None and self._hook is None:
             return ""
         rules = self._rules.rules if self._rules is not None else None
@@ -96,7 +97,7 @@ class Policy:
         return self._digest[1]
 
     def look(self, specs: Iterable[ToolSpec]) -> None:
-        """Tell which of these tools a rule cannot be held to, each once; their calls are denied."""
+        """Log, once each, the tools that a rule cannot be applied to; their calls are denied."""
         assert self._rules is not None
         rules = self._rules.rules
         found = {(rules.digest, s.name, s.digest): rules.misfit(s) for s in specs}
@@ -108,9 +109,9 @@ class Policy:
     async def judge(
         self, accepted: Sequence[Accepted], shared: TurnContext
     ) -> dict[int, Judgement]:
-        """What is decided about calls, by index; those that nobody decides about are left out.
+        """The decisions about calls, by index; calls without a decision are left out.
 
-        Never raises for what a rule or a hook does.
+        Never raises for a fault of a rule or a hook.
         """
         asked = [
             (call, offer)
@@ -128,10 +129,10 @@ class Policy:
         return found
 
     async def judge_approved(self, accepted: Accepted, shared: TurnContext, by: str) -> Judgement:
-        """What is decided now about a call whose arguments a person, `by`, has approved.
+        """The decision about a call whose arguments a person, `by`, has approved.
 
-        It runs with these alone: other arguments of a hook are not followed. Where it has to be
-        approved, the person must be one who may.
+        It runs with exactly these arguments: a hook cannot change them. If it needs approval, the
+        person must be authorized to give it.
         """
         call, offer = accepted
         judgement = await self._decide(call, offer, shared, is_approved=True)
@@ -143,7 +144,7 @@ class Policy:
         return judgement
 
     async def preview(self, accepted: Accepted, shared: TurnContext) -> Preview:
-        """What would be decided about a call; nobody is told, and no person is asked."""
+        """The decision about a call, without reporting it or requesting approval."""
         call, offer = accepted
         if task_tools.is_own(offer.spec):
             return Preview(arguments=call.arguments)
@@ -161,9 +162,9 @@ class Policy:
     async def judge_foreign(
         self, call: ToolCall, shared: TurnContext
     ) -> tuple[Allow | Deny | AskApproval, str]:
-        """The verdict on a call that its provider runs, and whose it is.
+        """The verdict on a call that its provider runs, and its origin.
 
-        It is allowed only where a rule or the hook says so: else a person is asked.
+        It is allowed only if a rule or the hook allows it; else it needs approval.
         """
         asked = proposed(call, None, shared, self._settings.tenant)
         failed = Deny(self._wording.words.policy_failed)
@@ -192,7 +193,7 @@ class Policy:
     async def _decide(
         self, call: ToolCall, offer: Offer, shared: TurnContext, *, is_approved: bool = False
     ) -> Judgement:
-        """By the rules, then by the hook, and once more by the rules after what that answered."""
+        """Decide by the rules, then by the hook, and again by the rules after the hook's answer."""
         accepted = call
         try:
             call = _with_arguments(call, offer.canonical(call.arguments or {}))
@@ -208,7 +209,7 @@ class Policy:
             if held_to is None or held_to.paths or held_to.is_whole:
                 return judgement
             unread = msgspec.structs.replace(accepted, verdict=held_to)
-            return msgspec.structs.replace(judgement, call=unread)  # nobody compares its arguments
+            return msgspec.structs.replace(judgement, call=unread)  # its arguments are not compared
         try:
             answer = await self._hook.ask(self._proposed(call, offer, shared))
             verdict = _verdict(answer)
@@ -222,7 +223,7 @@ class Policy:
     def _judge(
         self, call: ToolCall, offer: Offer, shared: TurnContext, verdict: Verdict | None
     ) -> Judgement:
-        """By the rules and the declaration, after what a hook has answered."""
+        """Decide by the rules and the declaration, after the hook's answer."""
         said: list[_Said] = []
         is_rewritten = isinstance(verdict, Rewrite)
         if isinstance(verdict, Rewrite):
@@ -252,9 +253,9 @@ class Policy:
         return Judgement(call, approval=approval, by=by, is_rewritten=is_rewritten)
 
     def _strictest(self, said: Sequence[_Said]) -> _Said:
-        """What holds where several decide: of those that ask, in every field.
+        """The strictest of several verdicts; requests for approval are combined.
 
-        Who approves must be one whom each of them names, in the shortest of their times.
+        An approver must be one whom each of them names; the shortest time limit holds.
         """
         for each in said:
             if isinstance(each[0], Deny):
@@ -274,7 +275,7 @@ class Policy:
     def _with_verdict(
         self, call: ToolCall, offer: Offer, by: str, approval: AskApproval | None
     ) -> ToolCall:
-        """The call with what its worker is told, which holds the tool to what was judged."""
+        """The call with the verdict for its worker, which binds the tool to what was judged."""
         paths = self._rules.rules.paths(call.name) if self._rules is not None else ()
         is_whole = self._hook is not None or approval is not None
         verdict = PolicyVerdict(
@@ -283,7 +284,7 @@ class Policy:
         return msgspec.structs.replace(call, verdict=verdict)
 
     def _rewritten(self, call: ToolCall, offer: Offer, verdict: Rewrite) -> ToolCall | None:
-        """The call with its new arguments; None where they cannot be used."""
+        """The call with its new arguments; None if they are unusable."""
         arguments: Any = verdict.arguments
         before = call.arguments or {}
         problem = ""
@@ -311,7 +312,7 @@ class Policy:
         return msgspec.structs.replace(_with_arguments(call, arguments), policy_note=told or None)
 
     def _failed(self, call: ToolCall, by: str) -> Judgement | None:
-        """A policy that fails denies; None where the settings let the call run."""
+        """Deny after a failure; None if the settings let the call run."""
         if self._settings.hook_failure == "allow":
             return None
         text = self._wording.words.policy_failed
@@ -343,7 +344,7 @@ class Policy:
 
 
 def _with_arguments(call: ToolCall, arguments: dict[str, Any]) -> ToolCall:
-    """The call with other arguments, by which it is not named: see `ToolCall.as_asked`."""
+    """The call with other arguments, which do not change its key: see `ToolCall.as_asked`."""
     if arguments is call.arguments:
         return call
     sent = call.as_asked if call.as_asked is not None else call.arguments
@@ -357,7 +358,7 @@ def _denied(verdict: Deny) -> Outcome:
 def proposed(
     call: ToolCall, effects: Effects | None, shared: TurnContext, tenant: str
 ) -> ProposedCall:
-    """What a policy is shown of a call; nobody knows the effects of what its provider runs."""
+    """A call as a policy sees it; a provider's own tool has unknown effects."""
     context: Mapping[str, Any] | None = shared.context
     return ProposedCall(
         tool=call.name,
@@ -373,10 +374,10 @@ def proposed(
 
 
 def _verdict(answer: Any) -> Verdict:
-    """What a hook answered. Raises `HookFailed` for what is no answer."""
+    """The hook's answer. Raises `HookFailed` if it is not a verdict."""
     if answer is None:
         return Allow()
-    if answer is False:  # never to be read as leave, whatever `hook_failure` says
+    if answer is False:  # never to be read as an approval, even with `hook_failure`
         return Deny()
     if not isinstance(answer, (Allow, Deny, Rewrite, AskApproval)):
         raise HookFailed(HOOK, f"it answered a {type(answer).__name__}, and no verdict")

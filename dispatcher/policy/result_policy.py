@@ -1,4 +1,4 @@
-"""What a model is shown of results: a hook of the host may redact or replace it."""
+"""Applies the host's hook for results, which may redact or replace them."""
 
 from typing import Any
 
@@ -17,10 +17,11 @@ HOOK = "after_result"
 
 
 class ResultPolicy:
-    """One dispatcher's. A hook that fails withholds the result, unless the settings say otherwise.
+    """The result policy of one dispatcher. If the hook fails, the result is withheld, unless the
+    settings say otherwise.
 
-    It is asked for every result of a tool that a model or a host reads: at once, later by its
-    handle, and page by page.
+    It is called for every tool result that a model or a host reads: at once, later by its handle,
+    and page by page.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class ResultPolicy:
         self._hook = hook
 
     async def shown(self, result: ToolResult, call: ProposedCall) -> ToolResult:
-        """The result that is told in its place. Never raises for what the hook does."""
+        """The result to return instead. Never raises for a fault of the hook."""
         if result.is_running:
             return result
         try:
@@ -53,7 +54,7 @@ class ResultPolicy:
         return self.withheld(result)
 
     def withheld(self, result: ToolResult) -> ToolResult:
-        """A result that nobody may read: whether its tool ran is told, and nothing else."""
+        """A withheld result: it says whether its tool ran, and nothing else."""
         return ToolResult(
             call_id=result.call_id,
             name=result.name,
@@ -69,7 +70,7 @@ class ResultPolicy:
         )
 
     def _replaced(self, result: ToolResult, answer: Any) -> ToolResult:
-        """Raises `HookFailed` for what is no answer, and for data that is not JSON.
+        """The replaced result. Raises `HookFailed` for an invalid answer or non-JSON data.
 
         A success whose error is replaced becomes a failure without data.
         """
@@ -98,5 +99,5 @@ class ResultPolicy:
 
 
 def _copy_of(result: ToolResult) -> ToolResult:
-    """What a hook does to the data of it changes nothing."""
+    """A copy, so that the hook cannot change the data."""
     return msgspec.structs.replace(result, data=copied(result.data))

@@ -1,4 +1,4 @@
-"""The policy file, followed while a dispatcher runs."""
+"""The policy file, reloaded while a dispatcher runs."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,14 +17,13 @@ _Stamp = tuple[int, int, int]
 
 
 class RuleFile:
-    """The rules of a file as they are now. Raises `Misconfigured` where they cannot be used.
+    """The current rules of a file. Raises `Misconfigured` if they are unusable.
 
-    What is changed later and cannot be used, or may have lost rules, is told in the log, and the
-    rules before it hold on.
+    A later change that is unusable, or may have lost rules, is logged, and the previous rules stay.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).absolute()  # wherever the host goes later
+        self.path = Path(path).absolute()  # even if the host changes its directory
         self._stamp: _Stamp | None = None
         self._seen: _Stamp | None = None
         self._text = ""
@@ -32,7 +31,7 @@ class RuleFile:
         self._complaint = ""
 
     async def follow(self, look: Callable[[], None]) -> None:
-        """Read it again whenever it was changed, and call `look` now and then; for ever."""
+        """Reload the file whenever it changes, and call `look` regularly, until cancelled."""
         while True:
             look()
             await asyncio.sleep(_EVERY_SECONDS)
@@ -49,10 +48,10 @@ class RuleFile:
                 log.warning("policy_reloaded path=%s rules=%d", self.path, len(rules))
 
     def changed(self) -> Rules | None:
-        """The rules of a file that was changed, and has not been since this was last called.
+        """The rules of a changed file, once it has not changed between two calls.
 
-        What is being written is empty for a moment, or lacks its end, and may be rules all the
-        same. Raises `Misconfigured`.
+        A file being written is briefly empty or cut off, and may still parse as rules. Raises
+        `Misconfigured`.
         """
         try:
             before, self._seen = self._seen, self._stamp_now()

@@ -1,4 +1,4 @@
-"""The rules of a policy file: the first that fits a call decides."""
+"""The rules of a policy file: the first that matches a call decides."""
 
 import re
 import tomllib
@@ -25,7 +25,7 @@ Action = Literal["allow", "deny", "ask"]
 
 
 class _Rule(Condition, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One `[[rule]]`, as the file has it; with one condition of its own, or several in `when`."""
+    """One `[[rule]]` of the file, with its own condition or several in `when`."""
 
     action: Action
     name: str = ""
@@ -40,7 +40,7 @@ class _Rule(Condition, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file. `default` is for calls that no rule fits, `rules` how many there are."""
+    """The whole file. `default` applies to calls that no rule matches, `rules` is their number."""
 
     rules: int | None = None
     rule: list[dict[str, Any]] = []
@@ -48,7 +48,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 DEFAULT = "default"
-"""In place of a rule's name, where none fits."""
+"""The name of the verdict if no rule matches."""
 
 
 class Decided(NamedTuple):
@@ -59,7 +59,7 @@ class Decided(NamedTuple):
 
 
 class Rule:
-    """A rule, ready to be asked. Raises ValueError for one that cannot be."""
+    """A compiled rule. Raises ValueError for an invalid one."""
 
     def __init__(self, rule: _Rule, number: int) -> None:
         self.name = rule.name or f"rule {number}"
@@ -82,7 +82,10 @@ class Rule:
         self.paths = [test.steps for test in self._tests if not test.of_context]
 
     def misfit(self, spec: ToolSpec, *, is_named: bool | None = None) -> str:
-        """Why it cannot be held to a tool that it names; empty if it can. See `fit.misfit`."""
+        """Why it cannot be applied to a tool that it names; empty if it can.
+
+        See `schema_fit.misfit`.
+        """
         if self._effects not in (None, spec.effects or "undeclared"):
             return ""
         is_named = spec.name in self._patterns if is_named is None else is_named
@@ -92,16 +95,16 @@ class Rule:
         return next(filter(None, found), "")
 
     def names(self, tool: str) -> bool:
-        """Whether it is for a tool of this name."""
+        """Whether it names this tool."""
         return any(pattern.fullmatch(tool) for pattern in self._tools)
 
     def is_idle(self, spec: ToolSpec) -> bool:
-        """Whether it can decide no call of this tool."""
+        """Whether it can match no call of this tool."""
         is_other = self._effects not in (None, spec.effects or "undeclared")
         return is_other or not self.names(spec.name) or bool(self.misfit(spec, is_named=True))
 
     def fits(self, call: ProposedCall) -> bool:
-        """Whether it decides a call of a tool that it names. Raises `RuleFailed`."""
+        """Whether it matches a call of a tool that it names. Raises `RuleFailed`."""
         if self._effects is not None and self._effects != (call.effects or "undeclared"):
             return False
         if self._tenant is not None and not self._tenant.fullmatch(call.tenant):
@@ -117,12 +120,12 @@ class Rule:
             )
         except RuleFailed as error:
             raise RuleFailed(f"{self.name}: {error}") from None
-        except (ValueError, RecursionError) as error:  # of a value that is no Unicode, or too deep
+        except (ValueError, RecursionError) as error:  # a value that is not Unicode, or too deep
             raise RuleFailed(f"{self.name}: {type(error).__name__}") from None
 
 
 class Rules:
-    """All rules of a file, in its order."""
+    """All rules of a file, in order."""
 
     def __init__(
         self,
@@ -134,7 +137,7 @@ class Rules:
     ) -> None:
         self.digest = digest
         self.is_counted = is_counted
-        """Whether the file says how many rules it has."""
+        """Whether the file states its number of rules."""
         self._rules = rules
         self._default = Decided(default, DEFAULT)
         self._by_tool: dict[str, list[Rule]] = {}
@@ -144,11 +147,11 @@ class Rules:
         return len(self._rules)
 
     def idle(self, specs: Sequence[ToolSpec]) -> list[str]:
-        """The names of the rules that are for none of these tools, or for no argument of theirs."""
+        """The names of the rules that match none of these tools, or no argument of theirs."""
         return [rule.name for rule in self._rules if all(rule.is_idle(spec) for spec in specs)]
 
     def misfit(self, spec: ToolSpec) -> str:
-        """Which rule cannot be held to a tool's arguments, and why; empty if all can."""
+        """Which rule cannot be applied to a tool's arguments, and why; empty if all can."""
         known = self._misfits.get(spec.name)
         if known is None or known[0] != spec.digest:
             found = ((rule.name, rule.misfit(spec)) for rule in self._for(spec.name))
@@ -157,7 +160,7 @@ class Rules:
         return known[1]
 
     def decide(self, call: ProposedCall, spec: ToolSpec | None = None) -> Decided:
-        """The verdict on a call. Raises `RuleFailed`, also if a rule cannot be held to the tool.
+        """The verdict on a call. Raises `RuleFailed`, also if a rule cannot be applied to the tool.
 
         `spec` is None for a tool that a provider runs.
         """
@@ -169,12 +172,12 @@ class Rules:
         return self._default
 
     def paths(self, tool: str) -> tuple[Steps, ...]:
-        """Where rules look in the arguments of a tool."""
+        """The paths that rules read in the arguments of a tool."""
         return tuple(dict.fromkeys(path for rule in self._for(tool) for path in rule.paths))
 
     def _for(self, tool: str) -> list[Rule]:
         rules = self._by_tool.get(tool)
-        if rules is None:  # tools are few: those of the catalog
+        if rules is None:  # bounded by the number of tools in the catalog
             rules = self._by_tool[tool] = [rule for rule in self._rules if rule.names(tool)]
         return rules
 
@@ -183,7 +186,7 @@ def parse(text: str, where: str) -> Rules:
     """The rules in `text`, the content of the file `where`. Raises `Misconfigured`."""
     try:
         content: dict[str, Any] = tomllib.loads(text)
-    except ValueError as error:  # a TOMLDecodeError is one, and a number with too many digits
+    except ValueError as error:  # a TOMLDecodeError, or a number with too many digits
         raise Misconfigured(f"the policy {where} is not TOML: {error}") from None
     except RecursionError:
         raise Misconfigured(f"the policy {where} is nested too deeply") from None
@@ -203,7 +206,7 @@ def parse(text: str, where: str) -> Rules:
     for number, entry in enumerate(found.rule, 1):
         try:
             rules.append(Rule(msgspec.convert(entry, _Rule), number))
-        except (ValueError, RecursionError) as error:  # a ValidationError is one
+        except (ValueError, RecursionError) as error:  # a ValidationError is a ValueError
             name = f" ({entry['name']})" if entry.get("name") else ""
             raise Misconfigured(f"{cannot}: rule {number}{name}: {error}") from None
     is_counted = found.rules is not None
@@ -225,5 +228,5 @@ def _verdict(rule: _Rule) -> Allow | Deny | AskApproval:
 
 
 def _glob(pattern: str) -> re.Pattern[str]:
-    """A pattern in which `*` is anything and `?` one character; all else is itself."""
+    """A pattern in which `*` is any text and `?` one character."""
     return re.compile(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)

@@ -1,6 +1,6 @@
-"""Whether a rule can be held to the arguments that a tool's schema takes.
+"""Whether a rule can be applied to the arguments that a tool's schema accepts.
 
-A rule that can never hold of a tool's arguments protects nothing, and nobody would be told.
+A rule that can never match a tool's arguments protects nothing, and would do so unnoticed.
 """
 
 import math
@@ -22,10 +22,10 @@ Node = dict[str, Any]
 
 
 def misfit(test: Test, schema: Any, *, is_named: bool) -> str:
-    """Why a condition on an argument cannot be held to the schema; empty if it can.
+    """Why a condition on an argument cannot be applied to the schema; empty if it can.
 
-    `is_named`: the rule names this very tool, and not by a pattern that fits others too. Only then
-    must the schema have the path, and take what the rule compares with.
+    `is_named`: the rule names this very tool, and not by a pattern that also matches others. Only
+    then must the schema have the path, and accept the values that the rule compares with.
     """
     nodes = _parts([True if schema is None else schema], schema)
     for number, step in enumerate(test.steps):
@@ -46,7 +46,7 @@ def misfit(test: Test, schema: Any, *, is_named: bool) -> str:
 
 
 def _parts(nodes: Iterable[Any], root: Any) -> list[Node]:
-    """The schemas that a value may be held to: with what they refer to, and each of a union."""
+    """The schemas that may apply to a value, with references and unions resolved."""
     waiting = [{} if node is True else node for node in nodes]
     found: list[Node] = []
     for part in waiting:
@@ -86,7 +86,7 @@ def _listed(part: Node) -> list[Any]:
 
 
 def _is_map(part: Node) -> bool:
-    """Whether an object's fields have names of the model's own."""
+    """Whether the model chooses the names of an object's fields."""
     return not part.get("properties") and part.get("additionalProperties") is not False
 
 
@@ -102,10 +102,10 @@ def _with_elements(parts: Sequence[Node], root: Any) -> list[Node]:
 
 
 def _other_form(parts: Sequence[Node], step: str | int | None, root: Any) -> str:
-    """In which other form a value may hide from this step what the step leads to.
+    """Another form in which a value can hide from this step what the step leads to; else empty.
 
-    A list of what the schema takes alone, or one in place of a list, is judged as well; what is
-    null or one of a few constants hides nothing.
+    A list of single values, or a single value in place of a list, is judged as well; null or one of
+    a few constants hides nothing.
     """
     types = _types(parts) or _ANY
     if types >= _ANY:
@@ -128,7 +128,7 @@ def _other_form(parts: Sequence[Node], step: str | int | None, root: Any) -> str
 
 
 def _inner(parts: Sequence[Node], step: str | int | None) -> Iterator[Any]:
-    """The schemas of what lies one step below."""
+    """The schemas one step below."""
     for part in parts:
         types = _types([part])
         if isinstance(step, str):
@@ -172,7 +172,7 @@ def _field(part: Node, name: str) -> Iterator[Any]:
 
 
 def _no_comparison(test: Test, parts: Sequence[Node], root: Any, *, is_named: bool) -> str:
-    """Why no value can be compared as the condition does, or not in each of its forms."""
+    """Why no value, or not every form of it, can be compared by the condition; else empty."""
     condition, where, types = test.condition, _path(test.steps), _types(parts) or _ANY
     if why := _wrong_type(test, where, types):
         return why
@@ -199,7 +199,7 @@ def _no_comparison(test: Test, parts: Sequence[Node], root: Any, *, is_named: bo
 
 
 def _wrong_type(test: Test, where: str, types: frozenset[str]) -> str:
-    """Why values of these types are not compared, or not all of them."""
+    """Why values of these types are not compared, or not all of them; else empty."""
     if test.needs_number and not types & {"integer", "number"}:
         return f"{where} is no number"
     if test.needs_text and "string" not in types:
@@ -217,13 +217,13 @@ def _is_value(value: Any) -> bool:
 
 
 def _is_encoded(part: Node) -> bool:
-    """Whether a value is text that tools decode, as base64 or JSON."""
+    """Whether a value is text that tools decode, such as base64 or JSON."""
     is_encoded = bool(part.keys() & {"contentEncoding", "contentMediaType"})
     return is_encoded or part.get("format") in _ENCODED_FORMATS
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value is a number, or a text that a type such as Decimal reads as one."""
+    """Whether a value is a number, or text that a type such as Decimal reads as one."""
     try:
         return not isinstance(value, (bool, dict, list)) and math.isfinite(float(value))
     except (TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""What a policy is asked about a call, and what it may answer."""
+"""What a policy sees of a call, and the verdicts that it may return."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
@@ -10,16 +10,16 @@ from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import Effects
 
 LONGEST_EXPIRES = 10 * 365 * 86_400.0
-"""For how many seconds a person may be waited for, at most."""
+"""The longest wait for approval, in seconds."""
 
 _ATOMS = frozenset({str, int, float, bool, type(None)})
 
 
 class ProposedCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A valid call that a model asks for, before it is queued.
+    """A valid call that a model proposes, before it is queued.
 
-    `arguments` and `context` are copies: changing them changes nothing. `provider` is the form of
-    the response that it came in.
+    `arguments` and `context` are copies: changing them has no effect. `provider` is the form of the
+    response that it came in.
     """
 
     tool: str
@@ -34,7 +34,7 @@ class ProposedCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Allow(msgspec.Struct, frozen=True):
-    """The call may run. To answer nothing means the same."""
+    """The call may run. None means the same."""
 
 
 class Deny(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class Deny(msgspec.Struct, frozen=True):
 
 
 class Rewrite(msgspec.Struct, frozen=True):
-    """The call runs with other arguments, which are checked against the schema once more.
+    """The call runs with other arguments, which are validated again.
 
     The model is told which arguments were changed, not their values, and reads `note`.
     """
@@ -56,8 +56,8 @@ class Rewrite(msgspec.Struct, frozen=True):
 class AskApproval(msgspec.Struct, frozen=True):
     """The call waits until a person approves it.
 
-    `approvers` are who may, any of them; none are named where anybody may. It is good for
-    `expires` seconds, by default those of the setting `approval_expires`.
+    `approvers` lists who may approve; if empty, anyone may. The request expires after `expires`
+    seconds, by default those of the setting `approval_expires`.
     """
 
     reason: str = ""
@@ -68,7 +68,7 @@ class AskApproval(msgspec.Struct, frozen=True):
 class Replace(msgspec.Struct, frozen=True):
     """What a model reads in place of a tool's result: other `data`, or another `error`.
 
-    `note` is added to what it is told beside them.
+    `note` is added to either.
     """
 
     data: Any = msgspec.UNSET
@@ -77,10 +77,10 @@ class Replace(msgspec.Struct, frozen=True):
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """What would become of a call: a rejection, or what the policy decides about it, and who.
+    """The preview of a call: a rejection, or the policy's decision, and by whom.
 
-    `arguments` are those that it would run with; None where it would not run. `retry_after`:
-    seconds until the tool's circuit lets it be tried again; None if it is closed.
+    `arguments` are those that it would run with; None if it would not run. `retry_after`: seconds
+    until the tool's circuit lets it be tried again; None if it is closed.
     """
 
     rejection: ToolResult | None = None
@@ -96,7 +96,7 @@ V = TypeVar("V", bound=Verdict)
 
 
 def checked(verdict: V) -> V:
-    """The verdict, its texts as they can be told. Raises ValueError for one of no use."""
+    """The verdict with sanitized texts. Raises ValueError for an unusable one."""
     if isinstance(verdict, Rewrite):
         return msgspec.structs.replace(verdict, note=_told(verdict.note))
     if isinstance(verdict, (Deny, AskApproval)):
@@ -112,7 +112,7 @@ def checked(verdict: V) -> V:
 
 
 def is_time(seconds: Any) -> bool:
-    """Whether somebody may be waited for so long."""
+    """Whether this is a valid time limit for an approval."""
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     return is_number and 0 < seconds <= LONGEST_EXPIRES
 
@@ -122,7 +122,7 @@ def _told(text: Any) -> str:
 
 
 def copied(value: Any) -> Any:
-    """A copy of what JSON can hold."""
+    """A copy of a JSON value."""
     if type(value) in _ATOMS:
         return value
     if isinstance(value, Mapping):

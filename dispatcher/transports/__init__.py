@@ -1,1 +1,1 @@
-"""How messages get to workers and replies come back."""
+"""How messages reach workers and replies return."""

@@ -1,4 +1,4 @@
-"""Everything a dispatcher needs from the outside world, behind one small interface."""
+"""The interface between a dispatcher and the server."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +14,9 @@ from toolpool.contract.ledger.shared_runs import SharedLedger
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """One look at the server: its epoch, the signed leases of living workers, and the messages on
-    each queue (None where the broker does not tell). `clock_jumped`: its clock did not go as ours.
+    """One survey of the server: its epoch, the signed leases of live workers, and the messages on
+    each queue (None if the broker does not report them). `clock_jumped`: its clock diverged from
+    ours.
     """
 
     epoch: str | None
@@ -25,11 +26,11 @@ class Survey:
 
 
 class TurnNote(NamedTuple):
-    """In which turn of a session a response was dispatched, by a name for its calls.
+    """The turn of a session that a response was dispatched in, under a name for its calls.
 
-    `stop` is the provider's word where its calls were not all run; empty else. `told` says that the
-    host has the turn's answers: nothing else is said of it then. One without a turn stands for
-    notes of the session that were dropped.
+    `stop` is the provider's stop reason if not all of its calls were run; else empty. `told` says
+    that the host has the turn's answers: then the note says nothing else. A note without a turn
+    stands for dropped notes of the session.
     """
 
     session: str
@@ -43,36 +44,40 @@ class Transport(Protocol):
     """Carries batches out and replies in. Methods raise `ServerUnavailable` past `give_up_at`."""
 
     is_full: bool
-    """Whether the server had hardly any memory left when it was last looked at: new calls are
-    refused, so that it can end the others."""
+    """Whether the server was almost out of memory at the last survey: new calls are refused, so
+    that the others can end.
+    """
 
     @property
     def id(self) -> str:
-        """The dispatcher's, in its reports."""
+        """The dispatcher's id, in its reports."""
         ...
 
     @property
     def reply(self) -> str:
-        """Where workers send this dispatcher's replies."""
+        """The stream to which workers send this dispatcher's replies."""
         ...
 
     @property
     def epoch(self) -> str | None:
-        """The server's epoch when it was last looked at; None before that."""
+        """The server's epoch at the last survey; None before."""
         ...
 
     def server_time(self) -> float:
-        """The server's clock as it was last seen, and gone on since; Unix time in seconds."""
+        """The server's clock, extrapolated from the last survey; Unix time in seconds."""
         ...
 
     @property
     def loops(self) -> LoopLedger:
-        """What failed in a session, for the whole fleet."""
+        """The recorded failures of sessions, for the whole fleet."""
         ...
 
     @property
     def events(self) -> EventLog:
-        """What happens, for every process to follow. To be closed by itself, after all else."""
+        """The event log that every process can follow.
+
+        To be closed on its own, after everything else.
+        """
         ...
 
     @property
@@ -82,12 +87,12 @@ class Transport(Protocol):
 
     @property
     def approvals(self) -> ApprovalLedger:
-        """What waits for people, for the whole fleet."""
+        """The calls that wait for approval, for the whole fleet."""
         ...
 
     @property
     def shared(self) -> SharedLedger:
-        """Which run equal calls share, for the whole fleet."""
+        """The runs that equal calls share, for the whole fleet."""
         ...
 
     async def open(self) -> None:
@@ -106,39 +111,39 @@ class Transport(Protocol):
     ) -> tuple[str, list[bytes]]:
         """Note calls in the ledger and put their signed batch on a queue.
 
-        `tried_in` is the epoch of an earlier try that may have been taken: in another one, what may
-        not run twice is not noted anew (`MOVED`).
+        `tried_in` is the epoch of an earlier attempt that the server may have taken: in another
+        epoch, a call that may not run twice is not noted again (`MOVED`).
 
-        Answers as `DispatcherLedger.open`.
+        Returns the same as `DispatcherLedger.open`.
         """
         ...
 
     async def close_calls(
         self, closings: Sequence[Closing], *, end: CloseReason, give_up_at: float
     ) -> list[bytes]:
-        """End calls; answers as `DispatcherLedger.close`."""
+        """End calls; returns the same as `DispatcherLedger.close`."""
         ...
 
     async def receive(self) -> list[bytes]:
-        """The next signed replies; waits for them. May raise OSError or RedisError."""
+        """Wait for the next signed replies. May raise OSError or RedisError."""
         ...
 
     async def catalog(self) -> list[bytes] | None:
-        """The signed catalog entries; None when nothing has changed since the last call."""
+        """The signed catalog entries; None if nothing has changed since the last call."""
         ...
 
     async def toolsets(self, digests: Sequence[str]) -> list[bytes | None]:
-        """The signed toolsets of these digests; None for one that is gone."""
+        """The signed toolsets of these digests; None for a missing one."""
         ...
 
     async def toolset_ages(self) -> dict[str, float]:
-        """The seconds since a living worker last had each toolset, by its digest."""
+        """The seconds since a live worker last had each toolset, by digest."""
         ...
 
     async def recover(
         self, recoveries: Sequence[Recovery], *, queue: str, give_up_at: float
     ) -> list[bytes]:
-        """Start calls of one queue again; answers as `DispatcherLedger.recover`."""
+        """Start calls of one queue again; returns the same as `DispatcherLedger.recover`."""
         ...
 
     async def keep_handle(
@@ -151,22 +156,24 @@ class Transport(Protocol):
         keep: float,
         outcome_kept: float,
     ) -> None:
-        """Store what a handle stands for, for `keep` seconds; one of no owner is never listed.
+        """Store a handle for `keep` seconds; one without an owner is never listed.
 
         The outcome of its call, whose key is `call`, is kept for `outcome_kept` seconds.
         """
         ...
 
     async def handle(self, handle: str) -> bytes | None:
-        """What a handle stands for, signed; None for an unknown or expired one."""
+        """The signed content of a handle; None if it is unknown or expired."""
         ...
 
     async def handles(self, owner: str, newest: int | None = None) -> tuple[list[bytes], int]:
-        """What an owner's handles stand for, the newest last; and how many older ones there are."""
+        """The signed contents of an owner's handles, the newest last; and how many older ones
+        exist.
+        """
         ...
 
     async def switches(self, change: SwitchChange | None = None) -> tuple[str, dict[str, bytes]]:
-        """See `SwitchLedger.switches`."""
+        """Read the kill switches, after applying a change; see `SwitchLedger.switches`."""
         ...
 
     async def circuits(self) -> list[bytes]:
@@ -178,38 +185,38 @@ class Transport(Protocol):
         ...
 
     async def try_circuit(self, name: str, holder: str, *, keep: float) -> bool:
-        """Whether `holder` is the one that may try a tool, for `keep` seconds more."""
+        """Whether `holder` has the right to try a tool, for `keep` more seconds."""
         ...
 
     async def end_trial(self, name: str, holder: str) -> None:
-        """Let others try it."""
+        """Give up the right to try a tool."""
         ...
 
     async def output(self, handle: str) -> bytes | None:
-        """A whole output, signed; None for an unknown or expired handle."""
+        """A full output, signed; None for an unknown or expired handle."""
         ...
 
     async def states(self, keys: Sequence[str]) -> list[str | None]:
-        """The states of ledger records: open, claimed, settled, or None for one that is gone."""
+        """The states of ledger records: open, claimed, settled, or None if missing."""
         ...
 
     async def has_ended(self, key: str) -> bool:
-        """Whether a worker said that the tool of an answered call has ended."""
+        """Whether a worker has reported that the tool of an answered call has ended."""
         ...
 
     async def outcomes(self, keys: Sequence[str]) -> list[bytes | None]:
-        """The signed outcomes of ledger records; None for one that has none."""
+        """The signed outcomes of ledger records; None for a missing one."""
         ...
 
     async def note_turns(self, notes: Sequence[TurnNote], at: float) -> None:
-        """Remember what happens to turns, in this order; `at` is fleet time.
+        """Store notes of turns, in this order; `at` is fleet time.
 
-        Repeatable with the same `at`.
+        Idempotent with the same `at`.
         """
         ...
 
     async def turns(self, session: str) -> list[TurnNote]:
-        """What is noted of a session, the oldest first."""
+        """The notes of a session, the oldest first."""
         ...
 
     async def tell(self, reply: str, body: bytes) -> None:
@@ -217,12 +224,12 @@ class Transport(Protocol):
         ...
 
     async def survey(self, queues: Sequence[str], report: bytes = b"") -> Survey:
-        """What lives and what waits; leaves a dispatcher's signed report for operators.
+        """The state of workers and queues; also stores a dispatcher's signed report for operators.
 
         May raise OSError or RedisError.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of every connection."""
+        """Close every connection."""
         ...

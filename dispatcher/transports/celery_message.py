@@ -1,7 +1,7 @@
 """A batch as a Celery message: task message protocol 2, in kombu's form for Redis lists.
 
-https://docs.celeryq.dev/en/stable/internals/protocol.html. Written here because a publish through
-Celery costs several times as much; a contract test holds it against Celery's own consumer.
+https://docs.celeryq.dev/en/stable/internals/protocol.html. Encoded here because publishing through
+Celery costs several times as much; a contract test checks it with Celery's own consumer.
 """
 
 from typing import Any
@@ -29,12 +29,12 @@ def headers(batch_id: str) -> dict[str, Any]:
 
 
 def body(signed: bytes) -> bytes:
-    """Arguments, keyword arguments and embedded callbacks."""
+    """The message body: arguments, keyword arguments and embedded callbacks."""
     return encoding.encode([[signed.decode()], {}, _EMBED])
 
 
 def redis_message(queue: str, signed: bytes) -> bytes:
-    """The element kombu's Redis transport expects on the list `queue`."""
+    """The element that kombu's Redis transport expects on the list `queue`."""
     batch_id = new_nonce()
     return encoding.encode(
         {

@@ -1,4 +1,4 @@
-"""The portable way to a Celery broker that is not the ledger's Redis: kombu, in one thread."""
+"""Publishes through kombu, in one thread, to a Celery broker that is not the ledger's Redis."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor

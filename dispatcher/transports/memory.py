@@ -1,4 +1,4 @@
-"""The transport over a server in this process: for users' own tests, and ours."""
+"""The transport over a server in this process, for tests."""
 
 import time
 from collections import deque
@@ -16,7 +16,7 @@ from toolpool.dispatcher.transports.base import Survey, TurnNote
 
 _TURNS_KEPT = 10_000
 _TURNS: WeakKeyDictionary[MemoryServer, deque[TurnNote]] = WeakKeyDictionary()
-"""What is noted on each server."""
+"""The notes stored on each server."""
 
 
 class MemoryTransport:
@@ -32,7 +32,7 @@ class MemoryTransport:
 
     @property
     def id(self) -> str:
-        """See `Transport.id`."""
+        """The dispatcher's id, in its reports."""
         return self._reply
 
     @property
@@ -42,31 +42,31 @@ class MemoryTransport:
 
     @property
     def epoch(self) -> str | None:
-        """See `Transport.epoch`."""
+        """The server's epoch at the last survey; None before."""
         return self._server.epoch
 
     def server_time(self) -> float:
-        """See `Transport.server_time`."""
+        """The server's clock, extrapolated from the last survey; Unix time in seconds."""
         return self._server.time()
 
     @property
     def loops(self) -> LoopLedger:
-        """See `Transport.loops`."""
+        """The recorded failures of sessions, for the whole fleet."""
         return self._server.loops
 
     @property
     def events(self) -> EventLog:
-        """See `Transport.events`."""
+        """The event log that every process can follow."""
         return self._server.events
 
     @property
     def shared(self) -> SharedLedger:
-        """See `Transport.shared`."""
+        """The runs that equal calls share, for the whole fleet."""
         return self._server.shared
 
     @property
     def rates(self) -> RateLedger:
-        """See `Transport.rates`."""
+        """The places under rate limits, for the whole fleet."""
         return self._server.rates
 
     async def open(self) -> None:
@@ -83,7 +83,7 @@ class MemoryTransport:
         give_up_at: float,
         tried_in: str | None = None,
     ) -> tuple[str, list[bytes]]:
-        """See `Transport.publish`."""
+        """Note calls in the ledger and put their signed batch on a queue."""
         return await self._server.open(
             openings,
             nonce=nonce,
@@ -97,32 +97,32 @@ class MemoryTransport:
     async def close_calls(
         self, closings: Sequence[Closing], *, end: CloseReason, give_up_at: float
     ) -> list[bytes]:
-        """See `Transport.close_calls`."""
+        """End calls; returns the same as `DispatcherLedger.close`."""
         return await self._server.close(closings, reply=self._reply, end=end, give_up_at=give_up_at)
 
     async def receive(self) -> list[bytes]:
-        """See `Transport.receive`."""
+        """Wait for the next signed replies."""
         return [(await self._server.take(self._reply))[1]]
 
     async def catalog(self) -> list[bytes] | None:
-        """See `Transport.catalog`."""
+        """The signed catalog entries; None if nothing has changed since the last call."""
         if self._catalog == self._server.catalog:
             return None
         self._catalog = dict(self._server.catalog)
         return list(self._catalog.values())
 
     async def toolsets(self, digests: Sequence[str]) -> list[bytes | None]:
-        """See `Transport.toolsets`. The one worker has every tool that is there."""
+        """The signed toolsets of these digests; the one worker has every tool."""
         return [None for _ in digests]
 
     async def toolset_ages(self) -> dict[str, float]:
-        """See `Transport.toolset_ages`."""
+        """The seconds since a live worker last had each toolset, by digest."""
         return {}
 
     async def recover(
         self, recoveries: Sequence[Recovery], *, queue: str, give_up_at: float
     ) -> list[bytes]:
-        """See `Transport.recover`."""
+        """Start calls of one queue again; returns the same as `DispatcherLedger.recover`."""
         return await self._server.recover(
             recoveries, reply=self._reply, queue=queue, give_up_at=give_up_at
         )
@@ -137,35 +137,35 @@ class MemoryTransport:
         keep: float,
         outcome_kept: float,
     ) -> None:
-        """See `Transport.keep_handle`."""
+        """Store a handle for `keep` seconds; one without an owner is never listed."""
         self._server.handles[handle] = (owner or "", body)
         self._server.keep_longer(call, outcome_kept)
 
     async def handle(self, handle: str) -> bytes | None:
-        """See `Transport.handle`."""
+        """The signed content of a handle; None if it is unknown or expired."""
         found = self._server.handles.get(handle)
         return found[1] if found is not None else None
 
     async def handles(self, owner: str, newest: int | None = None) -> tuple[list[bytes], int]:
-        """See `Transport.handles`."""
+        """The signed contents of an owner's handles, newest last; and how many older ones exist."""
         found = [body for whose, body in self._server.handles.values() if whose == owner]
         older = max(0, len(found) - newest) if newest is not None else 0
         return found[older:], older
 
     async def switches(self, change: SwitchChange | None = None) -> tuple[str, dict[str, bytes]]:
-        """See `SwitchLedger.switches`."""
+        """Read the kill switches, after applying a change."""
         return await self._server.switches(change)
 
     async def circuits(self) -> list[bytes]:
-        """See `Transport.circuits`."""
+        """The signed states of circuits."""
         return list(self._server.circuits.values())
 
     async def set_circuit(self, name: str, body: bytes, *, keep: float) -> None:
-        """See `Transport.set_circuit`."""
+        """Store the state of a circuit; all are kept for `keep` seconds after the last change."""
         self._server.circuits[name] = body
 
     async def try_circuit(self, name: str, holder: str, *, keep: float) -> bool:
-        """See `Transport.try_circuit`."""
+        """Whether `holder` has the right to try a tool, for `keep` more seconds."""
         now = time.monotonic()
         who, until = self._server.trials.get(name, (holder, 0.0))
         if who != holder and until > now:
@@ -174,40 +174,40 @@ class MemoryTransport:
         return True
 
     async def end_trial(self, name: str, holder: str) -> None:
-        """See `Transport.end_trial`."""
+        """Give up the right to try a tool."""
         if self._server.trials.get(name, ("", 0.0))[0] == holder:
             del self._server.trials[name]
 
     async def output(self, handle: str) -> bytes | None:
-        """See `Transport.output`."""
+        """A full output, signed; None for an unknown or expired handle."""
         return self._server.outputs.get(handle)
 
     async def states(self, keys: Sequence[str]) -> list[str | None]:
-        """See `Transport.states`."""
+        """The states of ledger records: open, claimed, settled, or None if missing."""
         return [self._server.state(key) for key in keys]
 
     async def has_ended(self, key: str) -> bool:
-        """See `Transport.has_ended`."""
+        """Whether a worker has reported that the tool of an answered call has ended."""
         return key in self._server.ended
 
     async def outcomes(self, keys: Sequence[str]) -> list[bytes | None]:
-        """See `Transport.outcomes`."""
+        """The signed outcomes of ledger records; None for a missing one."""
         return [self._server.outcome(key) for key in keys]
 
     async def note_turns(self, notes: Sequence[TurnNote], at: float) -> None:
-        """See `Transport.note_turns`."""
+        """Store notes of turns, in this order; `at` is fleet time."""
         self._turns += notes
 
     async def turns(self, session: str) -> list[TurnNote]:
-        """See `Transport.turns`."""
+        """The notes of a session, the oldest first."""
         return [note for note in self._turns if note.session == session]
 
     async def tell(self, reply: str, body: bytes) -> None:
-        """See `Transport.tell`."""
+        """Put a message on a reply stream, once."""
         await self._server.tell(reply, body)
 
     async def survey(self, queues: Sequence[str], report: bytes = b"") -> Survey:
-        """See `Transport.survey`. No operator's command reads the report."""
+        """The state of workers and queues. The report is dropped: no command reads it."""
         depths = {queue: self._server.waiting(queue) for queue in queues}
         return Survey(self._server.epoch, list(self._server.leases.values()), depths)
 

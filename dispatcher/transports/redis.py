@@ -1,4 +1,6 @@
-"""The transport over Redis or Valkey: ledger, replies, catalog; the broker is in it or beside."""
+"""The transport over Redis or Valkey: ledger, replies, catalog, and the broker unless it is
+another.
+"""
 
 import asyncio
 import math
@@ -49,52 +51,56 @@ from toolpool.dispatcher.transports.kombu import Broker
 log = logs.logger("transport")
 
 _READ_AT_FIRST = 32
-"""A reply comes as two lists, and for each 700 new ones the garbage collector runs, over all calls
-that began since it last did. So few at a time do not make it run."""
+"""The size of the first reads.
+
+A reply is two lists, and every 700 new ones start a garbage collection over all calls begun since
+the last. Reads this small do not.
+"""
 _READ_AT_MOST = 1000
 _BUSY_SECONDS = 0.0002
-"""Of a full read that takes longer for each of its replies, as where a host keeps the event loop
-busy or the server is far away, the next may be larger: so 5,000 a second come in all the same. A
-call takes 0.1 ms of the event loop by itself."""
+"""If a full read takes longer than this for each of its replies, because the host keeps the event
+loop busy or the server is far away, the next may be larger: so 5,000 replies a second still get
+in. A call takes 0.1 ms of the event loop by itself.
+"""
 _BLOCK_MS = 5000
 _SILENCE_SECONDS = 3.0
-"""Longer than a blocking read lasts: then its connection is dead, though nobody closed it."""
+"""Longer than a blocking read takes: after this its connection is dead, even if not closed."""
 _TRIM_EVERY = 256
 _HOUR = 3600
 _HANDLES_AT_ONCE = 100
 _WORKERS_LISTED_SECONDS = 3600
 _CROWDED = 0.8
-"""The share of the server's memory beyond which whole outputs make room."""
+"""The share of the server's memory above which full outputs are dropped."""
 
 
 _noted = msgspec.json.Decoder(list[str])
 
 
 def _place(id_: bytes) -> tuple[int, int]:
-    """Where an entry is in its stream, from an id that the server gave."""
+    """An entry's position in its stream, from the id that the server gave."""
     stamp, _, sequence = id_.partition(b"-")
     return int(stamp), int(sequence or 0)
 
 
 def _member(note: TurnNote, at: int) -> bytes:
-    """A note as it is kept: in order of sessions, then of time."""
+    """A note as stored: ordered by session, then by time."""
     said = [note.turn] if note.told else [note.turn, note.name, note.stop]
     return f"{note.session}\0{at:016d}\0".encode() + encoding.encode(said)
 
 
 def _next_size(at_most: int, replies: int, seconds: float) -> int:
-    """How many replies the next read may bring, after one that brought so many."""
+    """How many replies the next read may bring, after one that brought this many."""
     if replies < at_most:
         return _READ_AT_FIRST
     if seconds > replies * _BUSY_SECONDS:
         return min(at_most * 2, _READ_AT_MOST)
-    if seconds < replies * _BUSY_SECONDS * 0.75:  # less by enough not to grow again at once
+    if seconds < replies * _BUSY_SECONDS * 0.75:  # far enough below not to grow again at once
         return max(at_most // 2, _READ_AT_FIRST)
     return at_most
 
 
 class RedisTransport:
-    """Publishes in one script call with the records where the broker is this Redis.
+    """Publishes messages and records in one script call if the broker is this Redis.
 
     With another broker the records are opened first, then the message is published through kombu.
     """
@@ -151,11 +157,11 @@ class RedisTransport:
 
     @property
     def epoch(self) -> str | None:
-        """See `Transport.epoch`."""
+        """The server's epoch at the last survey; None before."""
         return self._epoch
 
     def server_time(self) -> float:
-        """See `Transport.server_time`."""
+        """The server's clock, extrapolated from the last survey; Unix time in seconds."""
         return self._clock.time()
 
     @property
@@ -179,7 +185,7 @@ class RedisTransport:
         give_up_at: float,
         tried_in: str | None = None,
     ) -> tuple[str, list[bytes]]:
-        """See `Transport.publish`."""
+        """Note calls in the ledger and put their signed batch on a queue."""
         here = self._broker is None
         epoch, answers = await self._ledger.open(
             openings,
@@ -201,11 +207,11 @@ class RedisTransport:
     async def close_calls(
         self, closings: Sequence[Closing], *, end: CloseReason, give_up_at: float
     ) -> list[bytes]:
-        """See `Transport.close_calls`."""
+        """End calls; returns the same as `DispatcherLedger.close`."""
         return await self._ledger.close(closings, reply=self._reply, end=end, give_up_at=give_up_at)
 
     async def receive(self) -> list[bytes]:
-        """See `Transport.receive`. Read entries are trimmed now and then, never unread ones."""
+        """Wait for the next signed replies. Trims read entries now and then, never unread ones."""
         if self._untrimmed >= _TRIM_EVERY:
             await self._trim()
         command = ("XREAD", "COUNT", self._read_at_most, "BLOCK", _BLOCK_MS, "STREAMS")
@@ -228,7 +234,7 @@ class RedisTransport:
         return [fields[1] for _, fields in entries]
 
     async def _is_another_stream(self) -> bool:
-        """Whether replies begin below what was read: as a clock jumped, their stream expired."""
+        """Whether replies begin below what was read: the stream expired because a clock jumped."""
         newest: Any = await self._client.xrevrange(self._reply, count=1)
         return bool(newest) and _place(newest[0][0]) < _place(self._last_read)
 
@@ -236,26 +242,27 @@ class RedisTransport:
         stamp, _, sequence = self._last_read.partition(b"-")
         after = b"%s-%d" % (stamp, int(sequence or 0) + 1)
         self._untrimmed = 0
-        with suppress(RedisError, OSError):  # one that takes no writes still has replies to read
+        # a server that takes no writes still has replies to read
+        with suppress(RedisError, OSError):
             await self._client.xtrim(self._reply, minid=after.decode(), approximate=False)
 
     async def catalog(self) -> list[bytes] | None:
-        """See `Transport.catalog`."""
+        """The signed catalog entries; None if nothing has changed since the last call."""
         version: Any = await self._client.get(self._names.catalog_version)
         if version is None or version == self._catalog_version:
-            return None  # the server that lost it does not know what tools there are
+            return None  # after data loss it does not know the tools
         entries: Any = await self._client.hvals(self._names.catalog)
         self._catalog_version = version
         return list(entries)
 
     async def toolsets(self, digests: Sequence[str]) -> list[bytes | None]:
-        """See `Transport.toolsets`."""
+        """The signed toolsets of these digests; None for a missing one."""
         keys = [self._names.toolset(digest) for digest in digests]
         found: Any = await self._client.mget(keys) if keys else []
         return list(found)
 
     async def toolset_ages(self) -> dict[str, float]:
-        """See `Transport.toolset_ages`."""
+        """The seconds since a live worker last had each toolset, by digest."""
         found: Any = await self._client.zrange(self._names.toolsets, 0, -1, withscores=True)
         now = self.server_time()
         return {digest.decode(errors="replace"): now - last for digest, last in found}
@@ -263,7 +270,7 @@ class RedisTransport:
     async def recover(
         self, recoveries: Sequence[Recovery], *, queue: str, give_up_at: float
     ) -> list[bytes]:
-        """See `Transport.recover`. With a broker of its own each message is published there."""
+        """Start calls of one queue again; returns the same as `DispatcherLedger.recover`."""
         if self._broker is None:
             recoveries = [
                 msgspec.structs.replace(
@@ -298,7 +305,7 @@ class RedisTransport:
         keep: float,
         outcome_kept: float,
     ) -> None:
-        """See `Transport.keep_handle`."""
+        """Store a handle for `keep` seconds; one without an owner is never listed."""
         # A list is kept as long as any handle in it may be.
         listed = max(keep, BACKGROUND_TIMEOUT + self._settings.background_result_ttl)
         index = self._names.handles(owner) if owner is not None else ""
@@ -309,12 +316,12 @@ class RedisTransport:
         )
 
     async def handle(self, handle: str) -> bytes | None:
-        """See `Transport.handle`."""
+        """The signed content of a handle; None if it is unknown or expired."""
         found: Any = await self._client.get(self._names.background(handle))
         return bytes(found) if found is not None else None
 
     async def handles(self, owner: str, newest: int | None = None) -> tuple[list[bytes], int]:
-        """See `Transport.handles`."""
+        """The signed contents of an owner's handles, newest last; and how many older ones exist."""
         ids: Any = await self._client.zrange(self._names.handles(owner), 0, -1)
         keys = [self._names.background(id_.decode(errors="replace")) for id_ in ids]
         bodies: list[bytes] = []
@@ -327,23 +334,23 @@ class RedisTransport:
         return bodies, int(older)
 
     async def switches(self, change: SwitchChange | None = None) -> tuple[str, dict[str, bytes]]:
-        """See `SwitchLedger.switches`."""
+        """Read the kill switches, after applying a change."""
         return await self._ledger.switches(change)
 
     async def circuits(self) -> list[bytes]:
-        """See `Transport.circuits`."""
+        """The signed states of circuits."""
         found: Any = await self._client.hvals(self._names.circuits)
         return list(found)
 
     async def set_circuit(self, name: str, body: bytes, *, keep: float) -> None:
-        """See `Transport.set_circuit`."""
+        """Store the state of a circuit; all are kept for `keep` seconds after the last change."""
         pipeline = self._client.pipeline(transaction=True)
         pipeline.hset(self._names.circuits, name, body)
         pipeline.pexpire(self._names.circuits, _ms(keep))
         await pipeline.execute()
 
     async def try_circuit(self, name: str, holder: str, *, keep: float) -> bool:
-        """See `Transport.try_circuit`."""
+        """Whether `holder` has the right to try a tool, for `keep` more seconds."""
         key = self._names.trial(name)
         if await self._client.set(key, holder, nx=True, px=_ms(keep)):
             return True
@@ -352,31 +359,31 @@ class RedisTransport:
         return bool(await self._client.pexpire(key, _ms(keep)))
 
     async def end_trial(self, name: str, holder: str) -> None:
-        """See `Transport.end_trial`."""
+        """Give up the right to try a tool."""
         key = self._names.trial(name)
         if await self._client.get(key) == holder.encode():
             await self._client.delete(key)
 
     async def output(self, handle: str) -> bytes | None:
-        """See `Transport.output`."""
+        """A full output, signed; None for an unknown or expired handle."""
         found: Any = await self._client.get(self._names.output(handle))
         return bytes(found) if found is not None else None
 
     async def states(self, keys: Sequence[str]) -> list[str | None]:
-        """See `Transport.states`."""
+        """The states of ledger records: open, claimed, settled, or None if missing."""
         states = await self._fields(keys, "state")
         return [state.decode(errors="replace") if state else None for state in states]
 
     async def has_ended(self, key: str) -> bool:
-        """See `Transport.has_ended`."""
+        """Whether a worker has reported that the tool of an answered call has ended."""
         return bool(await self._client.exists(self._names.ended(key)))
 
     async def outcomes(self, keys: Sequence[str]) -> list[bytes | None]:
-        """See `Transport.outcomes`."""
+        """The signed outcomes of ledger records; None for a missing one."""
         return await self._fields(keys, "outcome")
 
     async def _fields(self, keys: Sequence[str], name: str) -> list[bytes | None]:
-        """A field of each record; None too for what somebody put there that is no record."""
+        """A field of each record; None also for a key that is not a record."""
         pipeline = self._client.pipeline(transaction=False)
         for key in keys:
             pipeline.hget(self._names.call(key), name)
@@ -387,7 +394,7 @@ class RedisTransport:
         return [None if isinstance(value, Exception) else value for value in found]
 
     async def note_turns(self, notes: Sequence[TurnNote], at: float) -> None:
-        """See `Transport.note_turns`."""
+        """Store notes of turns, in this order; `at` is fleet time."""
         # One command for all of them: one each would cost as much as the calls.
         key = self._names.turns(int(at // _HOUR))
         members = {_member(note, int(at * 1e6) + n): 0 for n, note in enumerate(notes)}
@@ -397,7 +404,7 @@ class RedisTransport:
         await pipeline.execute()
 
     async def turns(self, session: str) -> list[TurnNote]:
-        """See `Transport.turns`."""
+        """The notes of a session, the oldest first."""
         hour = int(self._clock.time() // _HOUR)
         pipeline = self._client.pipeline(transaction=False)
         for ago in reversed(range(self._hours_kept)):
@@ -405,18 +412,18 @@ class RedisTransport:
         found: list[TurnNote] = []
         for members in await pipeline.execute():
             for member in members:
-                with suppress(ValueError, IndexError):  # anybody may have put it there
+                with suppress(ValueError, IndexError):  # entries are not trusted
                     turn, *said = _noted.decode(member.split(b"\0", 2)[2])
                     name, stop = said or ("", "")
                     found.append(TurnNote(session, turn, name, stop, told=not said))
         return found
 
     async def tell(self, reply: str, body: bytes) -> None:
-        """See `Transport.tell`."""
+        """Put a message on a reply stream, once."""
         await self._scripts.tell(reply, body)
 
     async def survey(self, queues: Sequence[str], report: bytes = b"") -> Survey:
-        """See `Transport.survey`."""
+        """The state of workers and queues; stores a dispatcher's signed report for operators."""
         counted = list(queues) if self._broker is None else []
         names = self._names
         keys = [names.epoch, names.dispatcher(self.id), names.workers, names.dispatchers, *counted]
@@ -459,7 +466,7 @@ class RedisTransport:
         )
 
     async def close(self) -> None:
-        """Delete the reply stream and let go of the connections."""
+        """Delete the reply stream and close the connections."""
         try:
             async with asyncio.timeout(1.0):
                 await self._client.delete(self._reply, self._names.dispatcher(self.id))
