@@ -1,7 +1,7 @@
 """toolpool: runs LLM tool calls on Celery workers, with one classified result for every call.
 
-What this module exports is all that a user may rely on. `toolpool.contract`,
-`toolpool.dispatcher` and `toolpool.workers` are private: names in them change without notice.
+Only the names that this module exports are public. `toolpool.contract`, `toolpool.dispatcher` and
+`toolpool.workers` are private: names in them change without notice.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -161,7 +161,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import each name where it is first used.
+    """Import each name on first use.
 
     So the command line starts fast, and a worker's children never load the dispatching side.
     """

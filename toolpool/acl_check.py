@@ -10,7 +10,7 @@ from toolpool.contract.settings import Settings
 from toolpool.contract.spec import RunIn
 
 _EXPIRE = ("EXPIRE", "{key}", "60")
-"""After each command that makes a key, for a user who lacks DEL and a connection that is lost."""
+"""Follows each command that creates a key, in case the user lacks DEL or the connection is lost."""
 _ON_ANY_KEY: tuple[tuple[str, ...], ...] = (
     ("SET", "{key}", "1", "EX", "60"),
     ("INCRBY", "{key}", "1"),
@@ -86,32 +86,34 @@ _BY_CLIENTS = (
     "WATCH",
     "UNWATCH",
 )
-"""What clients send by themselves: not tried one by one, since a connection depends on them."""
+"""Commands that clients send themselves: not tried one by one, since a connection depends on
+them.
+"""
 
 COMMANDS = sorted({*(c[0] for c in (*_ON_ANY_KEY, *_WITHOUT_A_KEY)), *_BY_CLIENTS})
-"""Every command that the server's user has to be allowed, a subcommand as `SCRIPT|LOAD`."""
+"""Every command that the server's user needs, a subcommand as `SCRIPT|LOAD`."""
 
 
 def key_patterns(prefix: str) -> list[str]:
     """The names of all keys, for the rules of a server's user.
 
-    Scripts are given the empty one in place of a key that they do not need.
+    Scripts get the empty key in place of one that they do not need.
     """
     of_kombu = [f"_kombu.binding*{prefix}.*", "_kombu.binding_deadlines"]
     return ["", f"{prefix}:*", f"{prefix}.*", *of_kombu]
 
 
 def rule_for(refused: Sequence[str], prefix: str) -> str:
-    """The words of `ACL SETUSER` that allow what `missing` found."""
+    """The arguments of `ACL SETUSER` that allow what `missing` found."""
     commands = sorted({each.partition(" on ")[0].replace(" ", "|").lower() for each in refused})
     keys = [f"~{pattern}" for pattern in key_patterns(prefix)]
     return " ".join([*keys, *(f"+{command}" for command in commands)])
 
 
 def missing(client: Any, settings: Settings) -> list[str]:
-    """The commands, each with the names of keys, that the server's user is not allowed.
+    """The commands, each with key names, that the server's user may not use.
 
-    Writes to keys of its own, which it deletes. Raises what the client does for any other fault.
+    Writes to keys of its own, and deletes them. Raises what the client raises for any other fault.
     """
     from redis.exceptions import NoPermissionError, ResponseError
 
@@ -127,7 +129,7 @@ def missing(client: Any, settings: Settings) -> list[str]:
             client.execute_command(*command[0].split("|"), *command[1:])
         except NoPermissionError:
             refused.append(f"{command[0].replace('|', ' ')}{where}")
-        except ResponseError as error:  # as of a key that a refused command left as it was
+        except ResponseError as error:  # for example, a key that a refused command did not change
             if refuses_writes(error):
                 raise
 

@@ -1,4 +1,4 @@
-"""What waits in the broker, read from the broker itself, whichever it is."""
+"""Reads queue lengths from the broker itself, of any kind."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ def depths(settings: Settings, queues: Sequence[str]) -> Mapping[str, int]:
 
 @contextmanager
 def broker(settings: Settings) -> Iterator[Any]:
-    """A kombu connection to a broker of its own. Raises `BrokerUnreachable`, also in the block."""
+    """A kombu connection to a separate broker. Raises `BrokerUnreachable`, also in the block."""
     from kombu import Connection
 
     url = settings.broker_url or ""
@@ -40,7 +40,7 @@ def broker(settings: Settings) -> Iterator[Any]:
 
 
 def _depth(connection: Any, queue: str) -> int:
-    """The messages in one queue; none where nobody has declared it yet."""
+    """The messages in one queue; 0 if it is not declared yet."""
     with connection.channel() as channel:  # a refusal may close it
         try:
             return int(channel.queue_declare(queue, passive=True).message_count)

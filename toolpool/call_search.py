@@ -1,4 +1,4 @@
-"""Where a call is, asked of the dispatchers that run and read from what the server keeps."""
+"""Finds calls, by asking the running dispatchers and reading what the server stores."""
 
 import secrets
 import time
@@ -30,12 +30,12 @@ _ANSWER_SECONDS = 3.0
 _CANCEL_SECONDS = 10.0
 _BLOCK_MS = 500
 _ENTRIES_AT_MOST = 5_000
-"""Of the published events: how far back it is looked for a call that has ended."""
+"""How many published events are searched for an ended call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The open calls that dispatchers named, and the dispatchers that did not answer in time."""
+    """The open calls that dispatchers reported, and the dispatchers that did not answer in time."""
 
     calls: list[tuple[DispatcherReport, CallStatus]] = field(default_factory=list)
     silent: list[DispatcherReport] = field(default_factory=list)
@@ -53,7 +53,7 @@ def ask(
 ) -> Answers:
     """Ask dispatchers for the open calls with this id, record key or session.
 
-    `cancel`: each ends those it has before it answers. Raises `BrokerUnreachable`.
+    `cancel`: each dispatcher ends its calls before it answers. Raises `BrokerUnreachable`.
     """
     names, envelope = RedisKeys(settings.key_prefix), Envelope(keyring(settings))
     patience = _CANCEL_SECONDS if cancel else _ANSWER_SECONDS
@@ -94,7 +94,7 @@ _OF_EVENTS = {"end": State.COMPLETED, "error": State.FAILED, "rejected": State.F
 
 
 class Finder:
-    """Looks for calls by call id, handle or session. Methods raise `BrokerUnreachable`."""
+    """Finds calls by call id, handle or session. Methods raise `BrokerUnreachable`."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -106,12 +106,12 @@ class Finder:
         self.more = 0
 
     def handed_over(self, handle: str) -> BackgroundCall | None:
-        """What a handle of this tenant stands for; None for one that is unknown or expired."""
+        """The call of a handle of this tenant; None if it is unknown or expired."""
         with answering(self._settings) as client:
             return self._read(handle, client.get(self._names.background(handle)))
 
     def find(self, target: str) -> list[dict[str, Any]]:
-        """Every call that is meant, open or known to have ended, for programs."""
+        """Every matching call, open or known to have ended, for programs."""
         background = self.handed_over(target)
         if background is not None:
             found = self._asked(key=background.message.key)
@@ -127,9 +127,10 @@ class Finder:
         return self._asked(call=id_)
 
     def cancel(self, row: Mapping[str, Any]) -> CallStatus | None:
-        """Have the dispatchers that have a call of `calls` open end it; None if none confirmed it.
+        """Have the dispatchers with this open call end it; None if none confirmed it.
 
-        One that waits for others of its turn has no key, and is named by its id and session.
+        `row` is one of `calls`. A call that waits for others of its turn has no key, and is found
+        by its id and session.
         """
         named = {"call": row["call"], "session": row["session"]}
         what = {"key": row["key"]} if row["key"] else named
@@ -209,7 +210,7 @@ class Finder:
         return f"it waits for a worker's slot in {where}"
 
     def _serving(self, queue: str) -> list[WorkerLease]:
-        """The workers of a queue, or of the queue beside it that one toolset has for itself."""
+        """The workers of a queue, or of a toolset's own queue beside it."""
         return [
             lease
             for lease in self.fleet.workers
@@ -217,7 +218,7 @@ class Finder:
         ]
 
     def _of_session(self, session: str) -> list[BackgroundCall]:
-        """The background calls of a session whose handles are kept."""
+        """The background calls of a session whose handles are stored."""
         owner = encoding.digest([self._settings.tenant, session])
         with answering(self._settings) as client:
             handles = [text_of(raw) for raw in client.zrange(self._names.handles(owner), -100, -1)]
@@ -233,7 +234,7 @@ class Finder:
         return None
 
     def _recorded(self, call: BackgroundCall) -> dict[str, Any]:
-        """A background call that no dispatcher has open, by its record."""
+        """A background call that no dispatcher has open, from its record."""
         message, root = call.message, root_of(call.message.key)
         keys = [retry_key(root, number) for number in range(message.retries + 1)]
         with answering(self._settings) as client:
@@ -307,7 +308,7 @@ class Finder:
         return f"worker {worker} {has}; {nobody}"
 
     def _published(self, target: str) -> list[dict[str, Any]]:
-        """The last event of each call that is meant, of those that are still kept."""
+        """The last stored event of each matching call."""
         last: dict[tuple[str | None, str | None, str], dict[str, Any]] = {}
         with answering(self._settings) as client:
             entries = client.xrevrange(self._names.events, count=_ENTRIES_AT_MOST)

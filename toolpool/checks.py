@@ -1,4 +1,4 @@
-"""What can be wrong with a set-up, and how to put it right: `toolpool doctor`."""
+"""The checks of `toolpool doctor`: faults of a set-up, and their remedies."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 OLDEST_PYTHON = (3, 11)
 
 _NAMED = 5
-"""How many of something one finding names."""
+"""How many items one finding names."""
 
 
 class Level(StrEnum):
@@ -28,7 +28,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check saw. `remedy` says what to do; it is empty where all is well."""
+    """The result of one check. `remedy` says what to do; it is empty if all is well."""
 
     name: str
     level: Level
@@ -37,7 +37,7 @@ class Finding:
 
 
 def examine(settings: "Settings") -> list[Finding]:
-    """Every check of this process and, where a Redis URL is set, of the server and its fleet."""
+    """Every check of this process and, if a Redis URL is set, of the server and its fleet."""
     findings = [check_python(), check_embedded(settings), check_secrets(settings)]
     findings += [*check_bash(settings), *check_policy(settings), *check_settings(settings)]
     if not settings.redis_url:
@@ -53,7 +53,7 @@ def examine(settings: "Settings") -> list[Finding]:
     key = check_key(settings)
     findings += [*server, *check_broker(settings), key]
     if Level.FAIL in (key.level, server[0].level):
-        return findings  # nothing the server holds could be read
+        return findings  # the server cannot be read
     from toolpool.contract.version import VERSION
     from toolpool.fleet_reader import read_fleet
 
@@ -74,7 +74,7 @@ def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
 
 
 def check_embedded(settings: "Settings") -> Finding:
-    """Whether a server of our own could be started; it must, where no Redis URL is set."""
+    """Whether an embedded server can be started, which is required if no Redis URL is set."""
     from toolpool.contract.errors import BrokerUnreachable
     from toolpool.embedded import find_program
 
@@ -107,7 +107,7 @@ def check_bash(settings: "Settings") -> list[Finding]:
 
 
 def check_settings(settings: "Settings") -> list[Finding]:
-    """Whether what the other settings name is there and can be used; and mistyped variables."""
+    """Whether the other settings name usable things; and mistyped variables."""
     from toolpool.contract.errors import Misconfigured
     from toolpool.contract.settings import mistyped_variables
 
@@ -182,11 +182,11 @@ _READERS: "dict[str, Callable[[Settings], None]]" = {
     "record": _read_record,
     "workspace": _read_workspace,
 }
-"""Settings whose values are looked at only where they are used; each raises `Misconfigured`."""
+"""Settings whose values are read only when used; each reader raises `Misconfigured`."""
 
 
 def check_policy(settings: "Settings") -> list[Finding]:
-    """Whether the rules and hooks that the settings name can be used."""
+    """Whether the rules and hooks in the settings can be used."""
     from toolpool.contract.errors import Misconfigured
     from toolpool.contract.importing import imported
     from toolpool.dispatcher.observer import Observers
@@ -220,7 +220,7 @@ def check_policy(settings: "Settings") -> list[Finding]:
 
 
 def check_rules(settings: "Settings", fleet: "Fleet") -> list[Finding]:
-    """Whether every rule is for some tool that workers offer, and can be held to it."""
+    """Whether every rule matches a tool that workers offer, and can be applied to it."""
     from toolpool.contract.errors import Misconfigured
     from toolpool.dispatcher.policy.rule_file import RuleFile
 
@@ -228,7 +228,7 @@ def check_rules(settings: "Settings", fleet: "Fleet") -> list[Finding]:
         return []
     try:
         rules = RuleFile(settings.policy).rules
-    except Misconfigured:  # said by `check_policy`
+    except Misconfigured:  # reported by `check_policy`
         return []
     specs = list(fleet.specs())
     findings = [
@@ -286,7 +286,7 @@ def check_policies(settings: "Settings", fleet: "Fleet") -> Iterator[Finding]:
 
 
 def check_secrets(settings: "Settings") -> Finding:
-    """What workers with these settings would ask for the secrets of tools."""
+    """Where workers with these settings would get the secrets of tools."""
     from toolpool.contract.errors import Misconfigured
     from toolpool.workers.credentials.secret_sources import held_variables, source_of
 
@@ -312,7 +312,9 @@ def check_secrets(settings: "Settings") -> Finding:
 
 
 def check_server(settings: "Settings") -> list[Finding]:
-    """Whether the server at the Redis URL answers and is fit; the first finding says whether."""
+    """Whether the server at the Redis URL answers and is suitable; the first finding says
+    whether.
+    """
     from redis.exceptions import RedisError
 
     from toolpool.contract.errors import Misconfigured
@@ -389,7 +391,7 @@ def check_rights(settings: "Settings") -> Finding:
 
 
 def check_broker(settings: "Settings") -> list[Finding]:
-    """Whether a broker of its own answers; nothing where the server at the Redis URL is it."""
+    """Whether a separate broker answers; nothing if the server at the Redis URL is the broker."""
     if settings.broker_url is None:
         return []
     from toolpool.broker_queues import broker
@@ -412,7 +414,7 @@ def check_broker(settings: "Settings") -> list[Finding]:
 
 
 def server_findings(info: dict[str, Any], maxmemory_policy: str | None) -> list[Finding]:
-    """What makes a server unfit; empty for one that is fit."""
+    """What makes a server unsuitable; empty if it is suitable."""
     from toolpool.contract.server.connection import server_faults
 
     return [
@@ -427,14 +429,14 @@ def _split_fault(fault: str) -> tuple[str, str]:
 
 
 def server_version(info: dict[str, Any]) -> tuple[str, str]:
-    """The server's name and version from its INFO: Valkey calls itself a Redis 7.2 as well."""
+    """The server's name and version from its INFO: Valkey also calls itself a Redis 7.2."""
     if "valkey_version" in info:
         return "Valkey", str(info["valkey_version"])
     return "Redis", str(info.get("redis_version", "?"))
 
 
 def check_key(settings: "Settings") -> Finding:
-    """Whether there is a signing key where one is needed."""
+    """Whether there is a signing key if one is needed."""
     from toolpool.contract.errors import Misconfigured
     from toolpool.contract.server.connection import keyring
 
@@ -454,7 +456,7 @@ def check_key(settings: "Settings") -> Finding:
 
 
 def check_fleet(fleet: "Fleet", version: str) -> Iterator[Finding]:
-    """Workers and catalog, as they look to a holder of our key."""
+    """Workers and catalog, as seen with our key."""
     for worker in fleet.foreign_workers:
         if worker.is_unreadable:
             yield Finding(
@@ -544,7 +546,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _check_unserved(fleet: "Fleet") -> Iterator[Finding]:
-    """Tools that no running worker has, and tools on a queue that none takes from."""
+    """Tools that no running worker has, and tools on a queue without workers."""
     if not fleet.workers:
         return
     served = {queue for lease in fleet.workers for queue in lease.slots}

@@ -23,11 +23,11 @@ from toolpool.dispatcher.turn import TurnResult
 
 Message = dict[str, Any]
 Model = Callable[[list[Message], list[dict[str, Any]]], Awaitable[Any]]
-"""Asks a model: the messages so far and the tools on offer, to its response."""
+"""Calls a model: takes the messages so far and the offered tools, returns its response."""
 
 
 class CorrectionFailed(ToolpoolError):
-    """Raised when a model's calls were rejected too often in a row, or it came to no end.
+    """Raised when a model's calls were rejected too often in a row, or it did not finish.
 
     `messages` are the whole conversation, with the last rejections at its end.
     """
@@ -39,7 +39,7 @@ class CorrectionFailed(ToolpoolError):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """How it ended: every message, the last response, and the results of each turn."""
+    """An ended conversation: every message, the last response, and the results of each turn."""
 
     messages: list[Message]
     response: Any
@@ -47,11 +47,11 @@ class Conversation:
 
 
 class ModelClient(Protocol):
-    """A model with the format it speaks, as the adapters give it."""
+    """A model with the format of its messages, as the adapters return it."""
 
     @property
     def format(self) -> str:
-        """The provider's."""
+        """The provider's format."""
         ...
 
     async def __call__(self, messages: list[Message], tools: list[dict[str, Any]]) -> Any:
@@ -71,7 +71,7 @@ async def converse(
     attempts: int = 3,
     model_calls: int = 50,
 ) -> Conversation:
-    """Talk until the model answers without tool calls.
+    """Run the conversation until the model answers without tool calls.
 
     `model` is an adapter's, or any async callable; its tools are offered in `format` (the adapter's
     own, else `anthropic`). `only` narrows what is offered and allowed, `context` is for the tools
@@ -102,7 +102,7 @@ async def converse(
 
 
 def _turn_id(session: str | None, said: list[Message]) -> str | None:
-    """The place in the conversation, so that two equal responses are two turns."""
+    """The position in the conversation, so that two equal responses are two turns."""
     return f"message-{len(said)}" if session is not None else None
 
 
@@ -134,15 +134,15 @@ class _SdkModel:
 
 
 def anthropic_model(client: Any, **options: Any) -> ModelClient:
-    """`anthropic.Anthropic` or `AsyncAnthropic`; options as `messages.create` takes them."""
+    """A client for `anthropic.Anthropic` or `AsyncAnthropic`; options as in `messages.create`."""
     return _SdkModel("anthropic", client.messages.create, "messages", options)
 
 
 def openai_model(client: Any, **options: Any) -> ModelClient:
-    """`openai.OpenAI` or `AsyncOpenAI`; options as `chat.completions.create` takes them."""
+    """A client for `openai.OpenAI` or `AsyncOpenAI`; options as in `chat.completions.create`."""
     return _SdkModel("openai_chat", client.chat.completions.create, "messages", options)
 
 
 def openai_responses_model(client: Any, **options: Any) -> ModelClient:
-    """`openai.OpenAI` or `AsyncOpenAI`; options as `responses.create` takes them."""
+    """A client for `openai.OpenAI` or `AsyncOpenAI`; options as in `responses.create`."""
     return _SdkModel("openai_responses", client.responses.create, "input", options)

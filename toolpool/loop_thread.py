@@ -1,4 +1,4 @@
-"""What a `SyncDispatcher` runs on the event loop of its own."""
+"""Helpers for the event-loop thread of a `SyncDispatcher`."""
 
 import asyncio
 import atexit
@@ -23,7 +23,7 @@ OWN_THREAD = (
 
 
 class Stage(Enum):
-    """How far a `SyncDispatcher` has come."""
+    """The stages of a `SyncDispatcher`."""
 
     NEW = "new"
     OPEN = "open"
@@ -33,7 +33,7 @@ class Stage(Enum):
 def each(
     stream: AsyncIterator[T], run: Callable[[Any], Any], is_over: Callable[[], bool]
 ) -> Iterator[T]:
-    """The items of a stream, each by `run` on the loop, until `is_over`."""
+    """Yield the items of a stream, each fetched by `run` on the loop, until `is_over`."""
     try:
         while not is_over() and (item := run(next_of(stream))) is not None:
             yield item
@@ -48,14 +48,15 @@ async def next_of(stream: AsyncIterator[T]) -> T | None:
 
 
 async def end_of(stream: Any) -> None:
-    """Take no more items."""
+    """Close the stream."""
     await stream.aclose()
 
 
 def give_up(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel what a loop was asked to run by a thread that was interrupted as it asked.
+    """Cancel a coroutine that a thread submitted to a loop before it was interrupted.
 
-    Ctrl-C comes between any two steps: the loop may be at it before the thread has its future.
+    Ctrl-C comes between any two steps: the loop may run the coroutine before the thread has its
+    future.
     """
 
     def cancel() -> None:
@@ -67,12 +68,12 @@ def give_up(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> 
 
 
 async def as_coroutine(awaited: Awaitable[T]) -> T:
-    """What an awaitable comes to."""
+    """The result of an awaitable."""
     return await awaited
 
 
 async def end_tasks() -> None:
-    """Cancel what runs on this loop, as `asyncio.run` does in the end."""
+    """Cancel the tasks of this loop, as `asyncio.run` does at its end."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
@@ -81,19 +82,19 @@ async def end_tasks() -> None:
 
 
 class ClosedAtExit(Protocol):
-    """What is closed at the end of the program where nobody closed it before."""
+    """An object that is closed at the end of the program if it is still open."""
 
     def close_at_exit(self) -> None:
-        """Close it as far as that takes no longer than the end of a program may."""
+        """Close it within the time that the end of a program may take."""
 
 
 CLOSED_AT_EXIT: set[ClosedAtExit] = set()
 
 
 def _close_all() -> None:
-    """Those that nobody closed: a thread that is cut off in its work may write to a closed file.
+    """Close what is still open: a thread that is cut off may write to a closed file.
 
-    Registered on import, so that it comes after whatever the program itself does at its end.
+    Registered on import, so that it runs after the program's own exit handlers.
     """
     for open_one in list(CLOSED_AT_EXIT):
         open_one.close_at_exit()

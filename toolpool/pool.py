@@ -1,4 +1,4 @@
-"""The dispatcher that users import: connected, local or in memory."""
+"""The public dispatcher: connected, local or in memory."""
 
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
@@ -24,11 +24,11 @@ from toolpool.workers.running import process_role
 from toolpool.workers.tool import Tool
 
 _PARTS = ("analytics", "approvals", "loops")
-"""What a dispatcher has beside its methods."""
+"""The parts of a dispatcher besides its methods."""
 
 
 class Dispatcher(ConnectedDispatcher):
-    """The dispatcher that users import: `local` and `in_memory` bring the workers along."""
+    """The public dispatcher: `local` and `in_memory` also start workers."""
 
     @classmethod
     def local(
@@ -40,9 +40,9 @@ class Dispatcher(ConnectedDispatcher):
         observers: Sequence[Observer] = (),
         record: Record | None = None,
     ) -> "LocalDispatcher":
-        """A dispatcher with an embedded server and workers of its own, started on entering.
+        """A dispatcher with its own embedded server and workers, started on entering.
 
-        `tools` are module names, files, modules, or tools of an importable module; none means the
+        `tools` are module names, files, modules, or tools of an importable module; by default the
         built-in tools. Everything ends with the `async with` block, or with this process.
         """
         process_role.require_outside()
@@ -70,8 +70,8 @@ class Dispatcher(ConnectedDispatcher):
         """A dispatcher and worker inside this process, without a server: for tests.
 
         Messages are encoded, signed and decoded as on the wire. Child-process tools run in threads.
-        `secrets` is asked for those that tools declare, in place of what the settings name: a
-        function of `tenant`, `user` and `name`, plain or a coroutine.
+        `secrets` provides those that tools declare, in place of the settings: a function of
+        `tenant`, `user` and `name`, plain or a coroutine.
         """
         return InMemoryDispatcher(
             _tools_of(tools), settings or Settings(), only, hooks, observers, record, secrets
@@ -79,7 +79,8 @@ class Dispatcher(ConnectedDispatcher):
 
 
 class LocalDispatcher:
-    """What `Dispatcher.local` gives: enter it to get the dispatcher, whose methods it has as well.
+    """The object that `Dispatcher.local` returns: enter it to get the dispatcher, whose methods it
+    also has.
 
     Until it is entered they raise RuntimeError.
     """
@@ -115,7 +116,7 @@ class LocalDispatcher:
 
     @property
     def description(self) -> str:
-        """What was started; empty before that."""
+        """The server and workers that were started; empty before."""
         return self._fleet.description if self._fleet is not None else ""
 
     async def __aenter__(self) -> Dispatcher:
@@ -151,7 +152,7 @@ class LocalDispatcher:
 
 
 class InMemoryDispatcher(Dispatcher):
-    """What `Dispatcher.in_memory` gives."""
+    """The dispatcher that `Dispatcher.in_memory` returns."""
 
     def __init__(
         self,
@@ -195,7 +196,7 @@ class InMemoryDispatcher(Dispatcher):
 
 
 async def _started(sources: Sequence[str], settings: Settings) -> LocalFleet:
-    """The fleet, once its workers are up; one that nobody waits for any more is ended."""
+    """The fleet, once its workers are up; it is ended if the caller is cancelled."""
     made: list[LocalFleet] = []
     is_unwanted = False
 
@@ -234,7 +235,7 @@ def _tools_of(sources: Sequence[Tool | ModuleType]) -> list[Tool]:
 
 
 def _listed(sources: Any) -> Iterable[Any]:
-    """What a host gave as its tools; one of them alone is no list of them."""
+    """The tools of a list. Raises `ToolDeclarationInvalid` if it is not one."""
     if isinstance(sources, (str, Path, ModuleType, Tool)) or not isinstance(sources, Iterable):
         raise ToolDeclarationInvalid(f"tools must be a list of tools, not {type(sources).__name__}")
     found: Iterable[Any] = sources

@@ -48,21 +48,21 @@ T = TypeVar("T")
 
 _STOP_SECONDS = 5.0
 _EXIT_SECONDS = 2.0
-"""How long the end of the program is held up for a dispatcher that nobody closed."""
+"""How long an open dispatcher may hold up the end of the program."""
 
 
 class SyncDispatcher(SyncHandles):
-    """A `Dispatcher` on an event loop of its own, in a thread of its own.
+    """A `Dispatcher` on its own event loop, in its own thread.
 
     Safe to use from any number of threads at once. Use it as `with SyncDispatcher.connect(url) as
-    dispatcher`, or call `open()` and `close()` yourself. Every method raises RuntimeError where it
-    is not open, or belongs to the process before a fork. One that is never closed holds up
-    the end of the program for two seconds at most.
+    dispatcher`, or call `open()` and `close()` yourself. Every method raises RuntimeError if it is
+    not open, or belongs to the process before a fork. If it is never closed, it holds up the end of
+    the program for two seconds at most.
     """
 
     def __init__(self, dispatcher: AbstractAsyncContextManager[Dispatcher]) -> None:
         self._manager = dispatcher
-        self._lifetime = Lifetime()  # for what it knows of forks
+        self._lifetime = Lifetime()  # counts forks
         self._stage = Stage.NEW
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop
@@ -83,7 +83,7 @@ class SyncDispatcher(SyncHandles):
         observers: Sequence[Observer] = (),
         record: Record | None = None,
     ) -> Self:
-        """See `Dispatcher.connect`."""
+        """A dispatcher for workers on a Redis or Valkey server; see `Dispatcher.connect`."""
         return cls(
             Dispatcher.connect(
                 redis_url,
@@ -107,7 +107,7 @@ class SyncDispatcher(SyncHandles):
         observers: Sequence[Observer] = (),
         record: Record | None = None,
     ) -> Self:
-        """See `Dispatcher.local`."""
+        """A dispatcher with its own embedded server and workers; see `Dispatcher.local`."""
         return cls(
             Dispatcher.local(
                 tools, settings=settings, hooks=hooks, observers=observers, record=record
@@ -126,7 +126,7 @@ class SyncDispatcher(SyncHandles):
         record: Record | None = None,
         secrets: Resolve | None = None,
     ) -> Self:
-        """See `Dispatcher.in_memory`."""
+        """A dispatcher and worker inside this process; see `Dispatcher.in_memory`."""
         return cls(
             Dispatcher.in_memory(
                 tools,
@@ -146,7 +146,7 @@ class SyncDispatcher(SyncHandles):
         self.close()
 
     def open(self) -> Self:
-        """Connect, or start what is to be started; returns itself. `close` takes it back.
+        """Connect, or start the server and workers; return self. Undo with `close`.
 
         Raises `Misconfigured` as entering a `Dispatcher` does.
         """
@@ -178,20 +178,20 @@ class SyncDispatcher(SyncHandles):
         self._thread = thread
 
     def close(self) -> None:
-        """Cancel what is still running and let go of everything. Idempotent.
+        """Cancel running calls and close every connection. Idempotent.
 
-        Calls that other threads wait for are answered. Nothing happens in a process that was
-        forked: what there is belongs to the other one.
+        Calls that other threads wait for are answered. Does nothing in a forked process: the
+        connections belong to its parent.
         """
         self._close(None, _STOP_SECONDS)
 
     def close_at_exit(self) -> None:
-        """Close it as far as that takes no longer than the end of a program may."""
+        """Close it within the time that the end of a program may take."""
         with suppress(Exception):
             self._close(_EXIT_SECONDS, _STOP_SECONDS / 10)
 
     def _close(self, seconds: float | None, stop_seconds: float) -> None:
-        """`seconds` bound the orderly part, `stop_seconds` what comes after it."""
+        """Close; `seconds` limit the orderly part, `stop_seconds` the rest."""
         if self._lifetime.is_forked:
             return
         if self._stage is Stage.OPEN:
@@ -209,7 +209,7 @@ class SyncDispatcher(SyncHandles):
             self._stop(stop_seconds)
 
     def _stop(self, seconds: float) -> None:
-        """End whatever still waits, then the loop and its thread."""
+        """Cancel the remaining waits, then end the loop and its thread."""
         with suppress(concurrent.futures.TimeoutError):
             asyncio.run_coroutine_threadsafe(end_tasks(), self._loop).result(seconds)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -222,16 +222,16 @@ class SyncDispatcher(SyncHandles):
 
     @property
     def specs(self) -> list[ToolSpec]:
-        """See `Dispatcher.specs`."""
+        """The tools that can be called, by name."""
         return self._opened().specs
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """See `Dispatcher.refused`."""
+        """Why each published tool with an unusable schema is not offered, by name."""
         return self._opened().refused
 
     def tools(self, format: str = "anthropic", *, only: Collection[str] | None = None) -> list[Any]:
-        """See `Dispatcher.tools`."""
+        """The tools to offer the model, in a provider's form; see `Dispatcher.tools`."""
         return self._opened().tools(format, only=only)
 
     def dispatch(
@@ -247,7 +247,10 @@ class SyncDispatcher(SyncHandles):
         format: str | None = None,
         again: bool = False,
     ) -> TurnResult:
-        """See `Dispatcher.dispatch`. An interrupted wait (Ctrl-C) cancels the calls."""
+        """Run every tool call of a model response; see `Dispatcher.dispatch`.
+
+        An interrupted wait (Ctrl-C) cancels the calls.
+        """
         return self._run(
             self._opened().dispatch(
                 response,
@@ -273,7 +276,7 @@ class SyncDispatcher(SyncHandles):
         wait: float | None = None,
         format: str | None = None,
     ) -> list[Any]:
-        """See `Dispatcher.resume`."""
+        """Answer every unanswered call of a conversation; see `Dispatcher.resume`."""
         return self._run(
             self._opened().resume(
                 messages,
@@ -289,40 +292,40 @@ class SyncDispatcher(SyncHandles):
     def check(
         self, response: Any, *, only: Collection[str] | None = None
     ) -> list[ToolResult | None]:
-        """See `Dispatcher.check`."""
+        """Validate each call; see `Dispatcher.check`."""
         return self._opened().check(response, only=only)
 
     def preview(self, response: Any, **options: Any) -> list[Preview]:
-        """See `Dispatcher.preview`."""
+        """Preview each call; see `Dispatcher.preview`."""
         return self._run(self._opened().preview(response, **options))
 
     def in_flight(self, session: str | None = None) -> int:
-        """See `Dispatcher.in_flight`."""
+        """The number of open calls, of one session or of all."""
         return self._opened().in_flight(session)
 
     def cancel(
         self, session: str | None = None, *, call_id: str | None = None, **audited: str
     ) -> int:
-        """See `Dispatcher.cancel`: for calls that another thread waits for."""
+        """Cancel calls that other threads wait for; see `Dispatcher.cancel`."""
         return self._run(self._opened().cancel(session, call_id=call_id, **audited))
 
     def deny(self, tool: str, *, reason: str, **narrowed: Any) -> None:
-        """See `Dispatcher.deny`."""
+        """Switch a tool off for the whole fleet; see `Dispatcher.deny`."""
         self._run(self._opened().deny(tool, reason=reason, **narrowed))
 
     def allow(self, tool: str, **narrowed: Any) -> None:
-        """See `Dispatcher.allow`."""
+        """Undo a `deny`; see `Dispatcher.allow`."""
         self._run(self._opened().allow(tool, **narrowed))
 
     @property
     def approvals(self) -> SyncApprovals:
-        """See `Dispatcher.approvals`."""
+        """The approvals of the dispatcher's tenant; see `Dispatcher.approvals`."""
         return SyncApprovals(self._opened().approvals, self._run)
 
     def events(
         self, since: str | None = None, channels: Collection[str] = CHANNELS
     ) -> Iterator[Event]:
-        """See `Dispatcher.events`: blocks for the next one, until the dispatcher is closed."""
+        """Yield events, blocking for the next one, until it is closed; see `Dispatcher.events`."""
         return self._stream(lambda opened: opened.events(since, channels))
 
     def _opened(self) -> Dispatcher:
@@ -349,10 +352,10 @@ class SyncDispatcher(SyncHandles):
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         future, is_asked = None, False
         try:
-            if self._lifetime.is_forked:  # before the lock, which another thread may have held
+            if self._lifetime.is_forked:  # before the lock, which another thread may hold
                 raise RuntimeError(AFTER_A_FORK)
             self._refuse_own_thread()
-            with self._lock:  # whoever closes it knows of all that was asked before
+            with self._lock:  # so that `close` sees every earlier request
                 if self._stage is not Stage.OPEN:
                     raise RuntimeError(self._what_is_wrong())
                 is_asked = True

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class SyncApprovals:
-    """See `Dispatcher.approvals`."""
+    """The blocking form of `Approvals`."""
 
     def __init__(
         self, approvals: Approvals, run: Callable[[Coroutine[Any, Any, Any]], Any]
@@ -22,30 +22,30 @@ class SyncApprovals:
         self._run = run
 
     def waiting(self, *, session: str | None = None) -> list[Approval]:
-        """See `Approvals.waiting`."""
+        """The pending approvals, of one session or of all, the first to expire first."""
         found: list[Approval] = self._run(self._approvals.waiting(session=session))
         return found
 
     def get(self, id: str) -> Approval:
-        """See `Approvals.get`."""
+        """An approval in any state; see `Approvals.get`."""
         found: Approval = self._run(self._approvals.get(id))
         return found
 
     def approve(self, id: str, *, by: str, digest: str | None = None, reason: str = "") -> Approval:
-        """See `Approvals.approve`."""
+        """Let a call run, once, with its exact arguments; see `Approvals.approve`."""
         work = self._approvals.approve(id, by=by, digest=digest, reason=reason)
         decided: Approval = self._run(work)
         return decided
 
     def deny(self, id: str, *, by: str, digest: str | None = None, reason: str = "") -> Approval:
-        """See `Approvals.deny`."""
+        """Have a call answered `aborted.denied`; see `Approvals.deny`."""
         work = self._approvals.deny(id, by=by, digest=digest, reason=reason)
         decided: Approval = self._run(work)
         return decided
 
 
 class SyncHandles(ABC):
-    """See `Dispatcher`: what is known of calls by their handles."""
+    """The blocking form of `Handles`."""
 
     @abstractmethod
     def _run(self, work: Coroutine[Any, Any, T]) -> T: ...
@@ -59,21 +59,24 @@ class SyncHandles(ABC):
     def task_result(
         self, handle: str, *, session: str | None = None, wait: float = 0.0
     ) -> ToolResult | None:
-        """See `Dispatcher.task_result`."""
+        """The final result of a background call; see `Dispatcher.task_result`."""
         return self._run(self._opened().task_result(handle, session=session, wait=wait))
 
     def task_cancel(self, handle: str, *, session: str | None = None) -> ToolResult:
-        """See `Dispatcher.task_cancel`."""
+        """Stop a background call; see `Dispatcher.task_cancel`."""
         return self._run(self._opened().task_cancel(handle, session=session))
 
     def task_list(self, *, session: str | None = None) -> list[dict[str, Any]]:
-        """See `Dispatcher.task_list`."""
+        """A session's background calls; see `Dispatcher.task_list`."""
         return self._run(self._opened().task_list(session=session))
 
     def output(self, handle: str, *, session: str | None = None, page: int = 1) -> dict[str, Any]:
-        """See `Dispatcher.output`."""
+        """A page of a full output; see `Dispatcher.output`."""
         return self._run(self._opened().output(handle, session=session, page=page))
 
     def completed(self, *, session: str | None = None) -> Iterator[str]:
-        """See `Dispatcher.completed`: blocks for the next one, until the dispatcher is closed."""
+        """Yield the handles of background calls as they end; see `Dispatcher.completed`.
+
+        Blocks for the next one, until the dispatcher is closed.
+        """
         return self._stream(lambda opened: opened.completed(session=session))

@@ -1,4 +1,4 @@
-"""Shows what workers of this process print and log, as they do, on its standard error."""
+"""Copies the output and logs of this process's workers to its standard error."""
 
 import codecs
 import contextlib
@@ -13,7 +13,9 @@ _READ_BYTES = 1 << 16
 
 
 class Echo:
-    """Follows files that others write to. A file between them: no worker waits for this process."""
+    """Follows files that workers write: with a file between them, no worker waits for this
+    process.
+    """
 
     def __init__(self, files: Sequence[IO[bytes]]) -> None:
         self._followed = [_Followed(file) for file in files]
@@ -22,7 +24,7 @@ class Echo:
         self._thread.start()
 
     def close(self) -> None:
-        """Show what is left, and follow no more."""
+        """Show the rest and stop following."""
         self._stopping.set()
         self._thread.join(_LOOK_SECONDS * 20)
 
@@ -34,7 +36,7 @@ class Echo:
     def _show(self, *, last: bool = False) -> None:
         for followed in self._followed:
             text = followed.lines(last=last)
-            # The host may have put anything in its place, or have closed it.
+            # The host may have replaced or closed it.
             with contextlib.suppress(Exception):
                 if text and sys.stderr is not None:
                     sys.stderr.write(text)
@@ -51,7 +53,7 @@ class _Followed:
         self._begun = ""
 
     def lines(self, *, last: bool) -> str:
-        """The whole lines that came; with the `last` what was begun as well."""
+        """The complete new lines; with `last`, an incomplete one as well."""
         text = self._begun
         while not self._file.closed:
             read = os.pread(self._file.fileno(), _READ_BYTES, self._at)

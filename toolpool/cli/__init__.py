@@ -1,4 +1,4 @@
-"""The `toolpool` command: one file a command, and nothing heavy imported before it is needed."""
+"""The `toolpool` command: one file per command, with heavy imports deferred."""
 
 import os
 import sys
@@ -8,18 +8,18 @@ from toolpool.cli.exit_codes import ExitCode
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command, `sys.argv`'s by default; return its exit code. Never raises."""
+    """Run one command, by default that of `sys.argv`; return its exit code. Never raises."""
     _open_what_is_closed()
     try:
         from toolpool.cli.app import run_command
 
         return run_command(argv)
-    except KeyboardInterrupt:  # while the command itself was still being imported
+    except KeyboardInterrupt:  # while the command itself was being imported
         return ExitCode.INTERRUPTED
 
 
 def _open_what_is_closed() -> None:
-    """Give what was started with `2>&-` a stderr, before a socket gets its number."""
+    """Open a stderr closed by `2>&-`, before a socket gets its number."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is not None:
             continue
@@ -27,5 +27,5 @@ def _open_what_is_closed() -> None:
         if nowhere == number:
             os.set_inheritable(number, True)
             setattr(sys, name, os.fdopen(number, mode))
-        else:  # it is somebody's already
+        else:  # it is already in use
             setattr(sys, name, os.fdopen(nowhere, mode))

@@ -1,4 +1,4 @@
-"""Puts the commands together, and turns what they raise into one line and an exit code."""
+"""Assembles the commands, and turns their exceptions into one line and an exit code."""
 
 import os
 import traceback
@@ -70,7 +70,7 @@ def _common(
 
 
 def run_command(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit code. Whatever it raises becomes one line on stderr."""
+    """Run one command; return its exit code. Any exception becomes one line on stderr."""
     try:
         code = app(args=argv, prog_name="toolpool", standalone_mode=False)
         screen.flush()
@@ -117,6 +117,7 @@ def _explain(error: Exception) -> int:
 def _explain_usage(error: Exception, message: str) -> int:
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "toolpool")
-    if text := message.strip().rstrip("."):  # none for a group without a command: it gave its help
+    # empty for a group without a command, which printed its help
+    if text := message.strip().rstrip("."):
         screen.complain(f"{text[0].lower()}{text[1:]}; see `{path} --help`")
     return ExitCode.USAGE

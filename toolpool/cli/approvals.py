@@ -1,4 +1,4 @@
-"""`toolpool approvals`: what waits for a person, and what the person decides."""
+"""`toolpool approvals`: lists and decides the calls that wait for approval."""
 
 import getpass
 from collections.abc import Awaitable, Callable
@@ -105,7 +105,7 @@ def _decide(
 
 
 def _asked(ask: "Callable[[Approvals], Awaitable[T]]") -> T:
-    """What the server's approvals answer; what they refuse becomes one line."""
+    """Run a request to the server's approvals; a refusal becomes one line."""
     import asyncio
 
     from toolpool.contract.errors import ApprovalRefused
@@ -130,7 +130,10 @@ def _asked(ask: "Callable[[Approvals], Awaitable[T]]") -> T:
 
 
 async def _whole(approvals: "Approvals", beginning: str) -> str:
-    """The id that begins so, of those that wait; else as it is. Raises `ExitNow` for several."""
+    """The pending approval's id with this prefix, or else the text.
+
+    Raises `ExitNow` for several.
+    """
     found = [a.id for a in await approvals.waiting() if beginning and a.id.startswith(beginning)]
     if len(found) > 1:
         raise ExitNow(f"{len(found)} ids begin with {beginning!r}: give more of it", ExitCode.USAGE)

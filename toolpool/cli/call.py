@@ -81,7 +81,7 @@ def call(
 
     try:
         result = asyncio.run(ask())
-    except ValueError as error:  # of the context, which is the user's
+    except ValueError as error:  # from the user's context
         raise ExitNow(str(error), ExitCode.USAGE) from None
     if isinstance(result, Preview):
         _preview(name, result, _hindrances(settings, name), json=json)
@@ -106,7 +106,7 @@ def exit_code(result: "ToolResult") -> ExitCode:
 
 
 def _text(arguments: str) -> str:
-    """The arguments' text, which the dispatcher parses as it parses a model's."""
+    """The arguments' text, which the dispatcher parses like a model's."""
     try:
         if arguments == "-":
             return sys.stdin.buffer.read().decode("utf-8-sig")
@@ -134,7 +134,7 @@ def _context(text: str | None) -> "dict[str, Any] | None":
 
 
 def _hindrances(settings: "Settings", name: str) -> list[str]:
-    """What would hold the call up at the fleet's dispatchers; workers of our own are free."""
+    """What would hold the call up at the fleet's dispatchers; our own workers are free."""
     if not settings.redis_url:
         return []
     from toolpool import fleet_state

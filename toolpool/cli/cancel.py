@@ -1,4 +1,4 @@
-"""`toolpool cancel`: ends a call from wherever it is said, or says that it did not."""
+"""`toolpool cancel`: ends a call from anywhere, or says that it did not."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,7 +44,7 @@ def cancel(
 
 
 def _of_handle(settings: "Settings", found: "BackgroundCall") -> dict[str, Any]:
-    """A background call is ended by any dispatcher: this command's own does it."""
+    """End a background call by this command's own dispatcher, as any dispatcher can."""
     import asyncio
 
     from toolpool import Dispatcher
@@ -63,7 +63,7 @@ def _of_handle(settings: "Settings", found: "BackgroundCall") -> dict[str, Any]:
 
 
 def _of_call(finder: "Finder", target: str, session: str | None) -> dict[str, Any]:
-    """An open call is ended by its dispatcher, which is asked to."""
+    """End an open call by asking its dispatcher."""
     found = [row for row in finder.calls(target) if session in (None, row["session"])]
     silent = ", ".join(f"{report.id} on {report.host}" for report in finder.silent)
     if not found:

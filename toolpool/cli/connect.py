@@ -1,4 +1,4 @@
-"""The dispatcher of a command: of the workers that are there, or with workers of its own."""
+"""The dispatcher of a command: for the existing workers, or with its own."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,12 +6,15 @@ if TYPE_CHECKING:
     from toolpool.contract.settings import Settings
 
 _LOCAL_QUEUE_WAIT = 300.0
-"""Seconds. Workers of our own are known to live, and nobody waits for a single answer of a run, so
-calls rather wait for a slot than expire."""
+"""Seconds.
+
+Our own workers are known to live, and no caller waits for a single answer of a run, so calls wait
+for a slot rather than expire.
+"""
 
 
 def connected(settings: "Settings", tools: list[str]) -> Any:
-    """A dispatcher for the Redis URL, or with a server and workers of its own without one."""
+    """A dispatcher for the Redis URL, or with its own server and workers if there is none."""
     from toolpool import Dispatcher
 
     if settings.redis_url:

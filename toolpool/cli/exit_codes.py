@@ -1,4 +1,4 @@
-"""How a command can end."""
+"""The exit codes of commands, and the exceptions that end them."""
 
 from enum import IntEnum
 
@@ -13,12 +13,12 @@ class ExitCode(IntEnum):
     TIMED_OUT = 4
     UNREACHABLE = 5  # no Redis or broker answers
     INTERRUPTED = 130  # Ctrl-C
-    READER_GONE = 141  # what read our output has ended, as in `| head`
+    READER_GONE = 141  # the reader of our output has ended, as in `| head`
     TERMINATED = 143
 
 
 class ReaderGone(Exception):
-    """Raised when what read the output has ended; the command then ends without a word."""
+    """Raised when the reader of the output has ended; the command then ends silently."""
 
 
 class ExitNow(Exception):

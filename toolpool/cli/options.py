@@ -24,9 +24,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON for program
 
 
 def load_settings(**given: Any) -> "Settings":
-    """The settings from the environment, under what the command line gave (None: not given).
+    """The settings from the environment, under the command line's options (None: not given).
 
-    Raises `Misconfigured`, naming the variable and what is wrong with it.
+    Raises `Misconfigured`, naming the variable and its fault.
     """
     from pydantic import ValidationError
 
@@ -45,7 +45,7 @@ def load_settings(**given: Any) -> "Settings":
 
 
 def configure_logging(settings: "Settings", *, quiet: bool) -> None:
-    """Write what this process logs to standard error; of our own only warnings where `quiet`."""
+    """Write this process's log to standard error; if `quiet`, only warnings of our own loggers."""
     from toolpool.contract import logs
 
     logs.configure(
@@ -57,7 +57,7 @@ def configure_logging(settings: "Settings", *, quiet: bool) -> None:
 
 
 def require_session(name: str | None) -> None:
-    """Refuse what cannot name a conversation."""
+    """Refuse an invalid conversation name."""
     from toolpool.dispatcher.turn_context import require_name
 
     try:
@@ -67,12 +67,12 @@ def require_session(name: str | None) -> None:
 
 
 def tool_sources(tools: Sequence[str] | None, settings: "Settings") -> list[str]:
-    """Which modules and files hold the tools; empty for the built-in ones."""
+    """The modules and files that hold the tools; empty for the built-in ones."""
     return list(tools or ()) or comma_separated(settings.tools)
 
 
 def require_own_workers(settings: "Settings") -> None:
-    """Refuse options that only workers of this command's own could follow."""
+    """Refuse options that need workers of this command's own."""
     if settings.redis_url:
         raise typer.BadParameter(
             "TOOLPOOL_REDIS_URL is set, so the tools and their workspace are those of the workers "

@@ -1,4 +1,4 @@
-"""`toolpool replay`: what recorded calls would come to with today's tools."""
+"""`toolpool replay`: what recorded calls would result in with today's tools."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -68,14 +68,14 @@ def replay(
 async def _run(
     calls: "list[Recorded]", report: "Report", settings: "Settings", sources: list[str]
 ) -> None:
-    """Each as a call of its own: of no session, so that it is not taken for the recorded one."""
+    """Run each as a call without a session, so that it is not taken for the recorded one."""
     import asyncio
 
     from toolpool.cli import connect
     from toolpool.cli.replaying.replay_results import compared_run
 
     left = iter(calls)
-    # What is run here is no part of the record, and what happens to it none of the fleet's events.
+    # Replayed calls are not part of the record, nor of the fleet's events.
     settings = settings.model_copy(update={"record": None, "events": False})
     async with connect.connected(settings, sources) as dispatcher:
 

@@ -1,6 +1,6 @@
-"""What commands write: results on stdout, everything else on stderr.
+"""The output of commands: results on stdout, everything else on stderr.
 
-rich leaves colours out where NO_COLOR is set or the stream is no terminal.
+rich omits colours if NO_COLOR is set or the stream is not a terminal.
 """
 
 import json
@@ -30,7 +30,7 @@ def write_json(value: Any) -> None:
 
 
 def harmless(text: str) -> str:
-    """What a model or a tool wrote, without anything that could move a cursor or hide text."""
+    """A model's or a tool's text, without anything that could move a cursor or hide text."""
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
 
 
@@ -41,13 +41,13 @@ def show(renderable: "RenderableType") -> None:
 
 
 def complain(message: str) -> None:
-    """One line on stderr that says what is wrong and what to do."""
+    """Write one line on stderr that says what is wrong and what to do."""
     line = " ".join(message.split("\n")) if "\n  " not in message else message
     sys.stderr.write(f"toolpool: {line}\n")
 
 
 def note(message: str) -> None:
-    """A line of information on stderr, only for a person who watches."""
+    """Write a line of information on stderr, only if it is a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"{message}\n")
 
@@ -58,7 +58,7 @@ def stderr_console() -> "Console":
 
 
 def flush() -> None:
-    """Push out what stdout still holds; raises `ReaderGone` when nobody takes it."""
+    """Flush stdout; raises `ReaderGone` when its reader has ended."""
     with _reader():
         sys.stdout.flush()
 
@@ -68,7 +68,7 @@ def _reader() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # Or the interpreter would try once more to flush at its end, and say that it could not.
+        # Or the interpreter would try again to flush at its end, and report the failure.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             raise ReaderGone from None

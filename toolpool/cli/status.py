@@ -88,7 +88,7 @@ def status(
 def _waiting(
     settings: "Settings", fleet: "Fleet"
 ) -> "tuple[Mapping[str, int], dict[str, Any] | None]":
-    """The depth of each queue, and what is known of a broker that is not the server."""
+    """The depth of each queue, and the state of a separate broker."""
     from toolpool.broker_queues import depths
     from toolpool.contract.errors import BrokerUnreachable
     from toolpool.contract.server.password_masking import without_password
@@ -169,7 +169,7 @@ def _show(report: dict[str, Any]) -> None:
 
 
 def _show_calls(report: dict[str, Any]) -> None:
-    """What dispatchers have open, what is switched off, and what fails."""
+    """Show the dispatchers' open calls, the switched-off tools, and the failures."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

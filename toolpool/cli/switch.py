@@ -1,4 +1,4 @@
-"""`toolpool switch`: which tools are denied to the whole fleet, and turning that on and off."""
+"""`toolpool switch`: lists the tools denied to the whole fleet, and changes them."""
 
 import json as json_
 from datetime import datetime
@@ -91,7 +91,7 @@ def _turn(
     settings = load_settings()
     if (argument is None) != (value is None):
         raise ExitNow("--argument and --value go together", ExitCode.USAGE)
-    fleet = read_fleet(settings)  # what fails does so before anything has changed
+    fleet = read_fleet(settings)  # fails, if at all, before anything has changed
     _warn_of_strangers(fleet)
     parsed = _parsed(value)
     if tool not in fleet.entries:
@@ -149,7 +149,7 @@ def _warn_of_strangers(fleet: "Fleet") -> None:
 
 
 def show(switches: "list[Switch]") -> None:
-    """A line for each tool that is denied."""
+    """Write a line for each tool that is denied."""
     from rich.text import Text
 
     if not switches:

@@ -1,4 +1,4 @@
-"""`toolpool tail`: the events of the fleet, a line each."""
+"""`toolpool tail`: the events of the fleet, one per line."""
 
 import os
 import select
@@ -82,7 +82,7 @@ def tail(
 
 
 async def _say(settings: "Settings", log: Any, url: str, channels: list[str]) -> None:
-    """What is followed. Raises `BrokerUnreachable`."""
+    """Say what is followed. Raises `BrokerUnreachable`."""
     from redis.exceptions import RedisError
 
     from toolpool.contract.errors import BrokerUnreachable
@@ -100,7 +100,7 @@ async def _say(settings: "Settings", log: Any, url: str, channels: list[str]) ->
 async def _write(
     stream: "AsyncIterator[Event]", session: str | None, tool: str | None, *, json: bool
 ) -> None:
-    """Each event as it comes. Raises `ReaderGone`, also while nothing comes."""
+    """Write each event as it comes. Raises `ReaderGone`, also while waiting."""
     import asyncio
 
     async def following() -> "Event":
@@ -130,7 +130,7 @@ async def _write(
 
 
 def _require_reader() -> None:
-    """Raises `ReaderGone` where nobody reads standard output any more."""
+    """Raises `ReaderGone` if the reader of standard output has ended."""
     if not hasattr(select, "poll"):
         return
     poll = select.poll()
@@ -150,7 +150,7 @@ def _as_json(event: "Event") -> str:
 
 
 def _as_line(event: "Event") -> str:
-    """The time, what happened, and to which call; what could move a cursor is made harmless."""
+    """The time, the event, and its call, without terminal control characters."""
     at = datetime.fromtimestamp(event.at / 1000).astimezone()
     words = [at.strftime("%H:%M:%S.%f")[:-3], f"{event.kind:<15}", event.tool or "-"]
     names = {"session": event.session, "call": event.call_id, "severity": event.severity}

@@ -1,4 +1,4 @@
-"""`toolpool tools`: the tools on offer, from the live catalog or straight from their modules."""
+"""`toolpool tools`: the offered tools, from the live catalog or directly from their modules."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any

@@ -114,7 +114,7 @@ def _settings(
 ) -> "tuple[Settings, Mapping[str, str]]":
     """The settings, and the variables that hold secrets of tools.
 
-    From here on in this process alone: tools run programs that look around.
+    After this they exist in this process only: tools run programs that can read the environment.
     """
     from toolpool.contract.server.process_secrets import (
         conceal,

@@ -1,1 +1,1 @@
-"""`toolpool tools check`: what is wrong with the declarations of tools."""
+"""`toolpool tools check`: finds faults in the declarations of tools."""

@@ -1,4 +1,4 @@
-"""What is wrong with tools, as far as it can be seen without running them."""
+"""Finds the faults of tools that are visible without running them."""
 
 import math
 import pkgutil
@@ -42,14 +42,14 @@ class Problem:
 
 @dataclass(slots=True)
 class Report:
-    """Everything found in some sources."""
+    """All problems found in some sources."""
 
     tools: int = 0
     problems: list[Problem] = field(default_factory=list)
 
     @property
     def broken(self) -> list[Problem]:
-        """The problems that must be put right."""
+        """The problems that must be corrected."""
         return [problem for problem in self.problems if problem.level is Level.BROKEN]
 
     def as_json(self) -> dict[str, Any]:
@@ -62,9 +62,9 @@ class Report:
 
 
 def check_sources(sources: Sequence[str], kinds: Sequence[str] | None = None) -> Report:
-    """Load every module on its own, so that one that fails does not hide the others' problems.
+    """Load every module on its own, so that one failure does not hide the others' problems.
 
-    `kinds` are those of tools that the workers take; None is all.
+    `kinds` are those of tools that the workers take; None for all.
     """
     report = Report()
     by_name: dict[str, list[Tool]] = defaultdict(list)
@@ -122,7 +122,7 @@ def _explained(error: Misconfigured) -> str:
 
 
 def check_tool(spec: ToolSpec) -> list[Problem]:
-    """What is wrong with one tool."""
+    """The problems of one tool."""
     problems = []
     if not spec.description.strip():
         problems.append(
@@ -151,7 +151,7 @@ def check_tool(spec: ToolSpec) -> list[Problem]:
 
 
 def _schema_faults(schema: dict[str, Any], name: str) -> Iterator[str]:
-    """Why a schema cannot be used: by its dialect's own rules, else by the validator's."""
+    """Why a schema is unusable: by its dialect's own rules, else by the validator's."""
     from jsonschema import validators
     from jsonschema.exceptions import SchemaError
 
@@ -167,7 +167,7 @@ def _schema_faults(schema: dict[str, Any], name: str) -> Iterator[str]:
         SchemaValidator(schema)
     except SchemaError as error:
         path = ".".join(str(part) for part in error.absolute_path)
-        # Of alternatives, as a type has, the first lists what there is to choose.
+        # Of several alternatives, such as a type's, the first lists the choices.
         message = error.context[0].message if error.context else error.message
         yield f"its {name} is not valid JSON Schema: {f'{path}: ' if path else ''}{message}"
     except ToolDeclarationInvalid as error:
@@ -192,7 +192,7 @@ def _parameter_problems(tool: str, schema: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _names_mapped(name: str) -> Iterator[Problem]:
-    """Which providers refuse the name, and what they are offered in its place."""
+    """Which providers refuse the name, and its alias there."""
     by_alias: dict[str, list[str]] = defaultdict(list)
     for format in FORMATS:
         other = offered_name(name, format)

@@ -1,4 +1,4 @@
-"""What the rejected calls in a session record say about the tools' schemas."""
+"""Shows which schemas the rejected calls of a session record point to."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -24,7 +24,9 @@ _ADVICE = {
 
 
 def check_record(path: Path) -> list[Problem]:
-    """One warning a tool that models were rejected for, and a hint for each of its worst fields."""
+    """One warning per tool that models were rejected for, and a hint for each of its worst
+    fields.
+    """
     try:
         analytics, unread = read_record(chain.from_iterable(map(_lines, files_of([path]))))
     except OSError as error:

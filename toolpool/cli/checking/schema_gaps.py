@@ -1,4 +1,4 @@
-"""What a model would stumble over in a tool's schema: left unsaid, unbounded, not told apart."""
+"""Finds gaps in a tool's schema that mislead a model: undescribed, unbounded, ambiguous."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ _LIMITS = ("maxLength", "enum", "const", "format", "pattern")
 _UNIONS = ("anyOf", "oneOf")
 
 Nodes = dict[str, list[dict[str, Any]]]
-"""What a schema says of each value, by its dotted path; `*` is every item or other field."""
+"""The schemas of each value, by its dotted path; `*` is every item or other field."""
 
 
 class Gaps:
-    """What one schema leaves open."""
+    """The gaps of one schema."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self._root = schema
@@ -33,11 +33,11 @@ class Gaps:
         ]
 
     def unbounded(self) -> list[str]:
-        """Strings that may be of any length."""
+        """Strings without a maximum length."""
         return [path for path, nodes in self._nodes.items() if any(map(_is_unbounded, nodes))]
 
     def ambiguous(self) -> list[str]:
-        """Unions of several objects that no field with fixed texts tells apart."""
+        """Unions of several objects without a field of constants that distinguishes them."""
         return [
             path or "the arguments"
             for path, nodes in self._nodes.items()
@@ -50,7 +50,7 @@ class Gaps:
             return
         node = target | {key: value for key, value in schema.items() if key != "$ref"}
         self._nodes[".".join(path)].append(node)
-        if id(target) in self._seen:  # its own reference, or one that was looked at elsewhere
+        if id(target) in self._seen:  # a reference to itself, or a schema seen elsewhere
             return
         self._seen.add(id(target))
         properties = node.get("properties")
@@ -81,7 +81,7 @@ class Gaps:
 
 
 def named(paths: Sequence[str]) -> str:
-    """The first of them, and how many more there are."""
+    """The first of the paths, and how many more there are."""
     more = len(paths) - _NAMED_AT_MOST
     return ", ".join(paths[:_NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")
 

@@ -1,1 +1,1 @@
-"""`toolpool replay`: what recorded calls would come to today."""
+"""`toolpool replay`: what recorded calls would result in today."""

@@ -11,7 +11,7 @@ from toolpool.cli.exit_codes import ExitCode, ExitNow
 
 @dataclass(slots=True)
 class Recorded:
-    """One call. `input` is None where the record does not have it, `payload` what was answered."""
+    """One call. `input` is None if the record does not have it; `payload` is its answer."""
 
     row: str
     tool: str
@@ -21,29 +21,31 @@ class Recorded:
 
     @property
     def code(self) -> str:
-        """How it failed; empty where it did not, or nobody knows."""
+        """Its failure code; empty if it succeeded or that is unknown."""
         return str(self.metadata.get("code") or (self.payload or {}).get("code") or "")
 
     @property
     def was_rejected(self) -> bool:
-        """Whether it was rejected at once: what a tool's own checks reject has come to a worker."""
+        """Whether it was rejected at once; a rejection by a tool's own check had reached a
+        worker.
+        """
         return self.code.startswith("validation.") and not self.metadata.get("duration")
 
 
 @dataclass(slots=True)
 class Calls:
-    """The calls of records, and how many lines were no rows."""
+    """The calls of records, and the number of invalid lines."""
 
     calls: list[Recorded] = field(default_factory=list)
     unread: int = 0
 
 
 def files_of(paths: Iterable[Path]) -> list[Path]:
-    """The files of records: of a folder all that are in it, those put away first."""
+    """The files of records; of a folder all its files, rotated ones first."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
-            files = (file for file in path.rglob("*.jsonl*") if file.is_file())  # no pipe
+            files = (file for file in path.rglob("*.jsonl*") if file.is_file())  # no pipes
             inside = sorted(files, key=lambda p: (p.name.partition(".")[0], -_age(p)))
             found += inside
             if not inside:
@@ -59,7 +61,7 @@ def _age(path: Path) -> int:
 
 
 def read(paths: Iterable[Path]) -> Calls:
-    """Every call in the records. A last line that a crash broke off is passed over."""
+    """Every call in the records. A last line that a crash cut off is ignored."""
     found = Calls()
     by_row: dict[str, Recorded] = {}
     for path in files_of(paths):

@@ -1,4 +1,4 @@
-"""What recorded calls would come to today: judged again, and run again where that does no harm."""
+"""Judges recorded calls by today's tools, and runs them again if that is safe."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,7 +21,7 @@ _SHOWN = 300
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A call that would come to something else: `what` in a few words, and both texts."""
+    """A call with another result: `what` in a few words, and both texts."""
 
     row: str
     tool: str
@@ -32,7 +32,7 @@ class Difference:
 
 @dataclass(slots=True)
 class Report:
-    """What became of all of them."""
+    """The results of all calls."""
 
     calls: int = 0
     judged: int = 0
@@ -41,7 +41,7 @@ class Report:
     differences: list[Difference] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """The report for programs."""
         return {"same": not self.differences, **asdict(self)}
 
 
@@ -54,7 +54,7 @@ class Judge:
         self._accepting = Acceptance(self._catalog, settings, wording_of(settings), None)
 
     def judge(self, calls: Iterable[Recorded], report: Report) -> list[Recorded]:
-        """Compare each with what it came to; those that would be accepted today."""
+        """Compare each call with its recorded result; return those that would be accepted today."""
         accepted: list[Recorded] = []
         for recorded in calls:
             report.calls += 1
@@ -72,7 +72,7 @@ class Judge:
         return accepted
 
     def may_run(self, recorded: Recorded, *, everything: bool) -> bool:
-        """Whether it can be run again without harm, or is to be all the same."""
+        """Whether it can be run again safely, or is to be run in any case."""
         spec = self._catalog.offers[recorded.tool].spec
         return not task_tools.is_own(spec) and (everything or spec.rerunnable)
 
@@ -109,7 +109,7 @@ def _compared(recorded: Recorded, verdict: ToolResult | None) -> Difference | No
 
 
 def compared_run(recorded: Recorded, result: ToolResult) -> Difference | None:
-    """How the result of a call that was run again differs from the recorded one."""
+    """How the result of a repeated call differs from the recorded one."""
     if recorded.payload is None or recorded.was_rejected:
         return None
     code = result.code.value if result.code is not None else ""

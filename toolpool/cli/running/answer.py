@@ -1,4 +1,4 @@
-"""One line in, one line out: what `toolpool run` does with each model response."""
+"""Answers one line of `toolpool run`: a model response in, its answer out."""
 
 import json
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Answer:
     """The answer to one line. `text` is a JSON array of the provider's messages, with its newline.
 
-    `broken` says why the line was no model response; then the one message asks for a valid one.
+    `broken` says why the line was not a model response; then the one message asks for a valid one.
     """
 
     line: Line
@@ -36,10 +36,10 @@ async def answer_line(
 ) -> Answer:
     """Run the calls in one model response, or bare call, and answer them in its provider's form.
 
-    Never raises for what the line holds: a call that cannot be accepted has its own result, and a
-    line that is no response is `broken`. `format` None finds the provider out. With a `session`,
-    the line's number names the turn, so that asking again within the session attaches to what the
-    same line started before and runs nothing twice.
+    Never raises for a line's content: a call that cannot be accepted has its own result, and a line
+    that is not a response is `broken`. If `format` is None, it is detected. With a `session`, the
+    line's number names the turn, so that a second run in the session attaches to the calls of the
+    same line and runs nothing twice.
     """
     turn = await dispatcher.dispatch(
         line.text,

@@ -82,9 +82,9 @@ class Job:
 
     @contextmanager
     def _stopped_by_signals(self, stream: Stream) -> Iterator[None]:
-        """The first Ctrl-C or TERM stops the stream, a second one the program.
+        """Let the first Ctrl-C or TERM stop the stream, a second one the program.
 
-        A Ctrl-C that was ignored from the start stays so: it is for the job in front.
+        A Ctrl-C that was ignored from the start stays ignored: it is for the foreground job.
         """
         loop = asyncio.get_running_loop()
         signals = [signal.SIGTERM]
@@ -106,7 +106,7 @@ class Job:
                 loop.remove_signal_handler(each)
 
     def report(self, *, as_json: bool) -> None:
-        """The closing table on stderr; nothing when the run never began or nobody reads on."""
+        """Write the closing table to stderr, unless the run never began or its reader has ended."""
         if not self._began or self._reader_gone:
             return
         if self._given_up:

@@ -1,4 +1,4 @@
-"""The lines of a file or a pipe as they arrive, and never more than a little of them at once."""
+"""Reads the lines of a file or a pipe as they arrive, with a bounded buffer."""
 
 import asyncio
 import codecs
@@ -22,7 +22,7 @@ _CHUNKS_AHEAD = 4
 class Line:
     """A line without its end. `read` counts the bytes of input up to its end; `number` starts at 1.
 
-    One that is longer than `LONGEST_LINE` is `too_long`, and its text is left out.
+    A line longer than `LONGEST_LINE` is `too_long`, without its text.
     """
 
     number: int
@@ -34,7 +34,7 @@ class Line:
 class LineSource:
     """A JSONL input: a path, or `-` for standard input.
 
-    Raises `Misconfigured` at once when it cannot be read.
+    Raises `Misconfigured` at once if it cannot be read.
     """
 
     def __init__(self, path: str) -> None:
@@ -54,14 +54,14 @@ class LineSource:
         self.is_terminal = os.isatty(self._fd)
 
     def is_same_file(self, path: str) -> bool:
-        """Whether `path` names the file that is read."""
+        """Whether `path` names the input file."""
         try:
             return self.size is not None and os.path.samestat(os.fstat(self._fd), os.stat(path))
         except OSError:
             return False
 
     async def lines(self) -> AsyncIterator[Line]:
-        """Every line that is not blank. Raises OSError when reading fails on the way."""
+        """Every line that is not blank. Raises OSError if reading fails."""
         rest, number, read, too_long = bytearray(), 0, 0, False
         first = True
         async for chunk in self._chunks():
@@ -86,14 +86,14 @@ class LineSource:
             if len(rest) > LONGEST_LINE:
                 too_long = True
                 rest.clear()
-        if too_long or rest.strip():  # the last line need not have an end
+        if too_long or rest.strip():  # the last line may lack its newline
             yield Line(number + 1, bytes(rest).rstrip(b"\r"), read, too_long)
 
     async def _chunks(self) -> AsyncIterator[bytes]:
-        """What a thread reads; it waits whenever it is `_CHUNKS_AHEAD`.
+        """The chunks that a thread reads; it pauses when `_CHUNKS_AHEAD`.
 
-        A thread of its own, and a daemon: a file cannot be awaited, and a read from a pipe or a
-        terminal that nobody writes to can never be called off.
+        It is a daemon thread of its own: a file cannot be awaited, and a blocked read from a pipe
+        or a terminal cannot be cancelled.
         """
         loop = asyncio.get_running_loop()
         chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue(_CHUNKS_AHEAD)
@@ -106,7 +106,7 @@ class LineSource:
                     asyncio.run_coroutine_threadsafe(put, loop).result()
                 except (RuntimeError, CancelledError):
                     put.close()
-                    return  # the loop has ended: nobody wants more
+                    return  # the loop has ended
                 if not got or isinstance(got, OSError):
                     return
 
@@ -121,7 +121,7 @@ def _read(fd: int) -> bytes | OSError:
     while True:
         try:
             return os.read(fd, _CHUNK)
-        except BlockingIOError:  # somebody else made the pipe non-blocking
+        except BlockingIOError:  # another process made the pipe non-blocking
             select.select([fd], [], [])
         except OSError as error:
             return error

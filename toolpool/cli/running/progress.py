@@ -1,4 +1,4 @@
-"""How far a run is: a bar on stderr for a person who watches, nothing otherwise."""
+"""The progress of a run: a bar on stderr if that is a terminal."""
 
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class RunProgress:
-    """A bar over the bytes of the input where its size is known, else a count."""
+    """A bar over the bytes of the input if its size is known, else a count."""
 
     def __init__(self, size: int | None) -> None:
         self._size = size
@@ -38,23 +38,23 @@ class RunProgress:
         return self
 
     def begin(self) -> None:
-        """Setting up is done: turns come now."""
+        """Note the end of the set-up."""
         self._update(description="running", total=self._size)
 
     def advance(self, read: int, summary: Summary) -> None:
-        """`read` bytes of the input are answered."""
+        """Note that `read` bytes of the input are answered."""
         told = f"{summary.turns:,} turns · {summary.calls:,} calls · {summary.failed:,} failed"
         self._update(completed=read, told=told)
 
     def complain(self, message: str) -> None:
-        """`screen.complain`, above the bar where there is one."""
+        """Call `screen.complain`, above the bar if there is one."""
         if self._progress is not None:
             self._progress.console.print(f"toolpool: {message}", markup=False, soft_wrap=True)
         else:
             screen.complain(message)
 
     def note(self, message: str) -> None:
-        """A line for a person who watches."""
+        """Write a line of information, if stderr is a terminal."""
         if self._progress is not None:
             self._progress.console.print(message, markup=False, soft_wrap=True)
 

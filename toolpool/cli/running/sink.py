@@ -1,4 +1,4 @@
-"""Where answers go: whole lines, one write each, to a file or standard output."""
+"""Writes answers as whole lines, one write each, to a file or standard output."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from toolpool.contract.errors import Misconfigured
 class Sink:
     """A JSONL output: a path, or None for standard output.
 
-    Raises `Misconfigured` at once when it cannot be written. What a file held stays until
+    Raises `Misconfigured` at once if it cannot be written. A file keeps its content until
     `begin()`, so that a run that never starts loses nothing.
     """
 
@@ -37,16 +37,16 @@ class Sink:
             os.ftruncate(self._fd, 0)
 
     async def write(self, lines: bytes) -> None:
-        """Write whole lines; they are out when this returns.
+        """Write whole lines, completely.
 
-        Raises `ReaderGone` when the reader has ended, and `ExitNow` for a full disk and the like;
-        then no half line is left in a file.
+        Raises `ReaderGone` when the reader has ended, and `ExitNow` for a full disk and similar
+        faults; the file then ends with a whole line.
         """
         if self._is_file:
             _report(self.name, self._write(lines))
             return
-        # A reader that pauses must not hold up the event loop. A daemon thread, because a write
-        # to a reader that never goes on can never be called off.
+        # A slow reader must not block the event loop. A daemon thread, because a blocked write
+        # cannot be cancelled.
         loop = asyncio.get_running_loop()
         written: asyncio.Future[OSError | None] = loop.create_future()
 

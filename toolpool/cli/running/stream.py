@@ -1,4 +1,4 @@
-"""Keeps turns in flight and their answers in order, whatever finishes first."""
+"""Keeps turns in flight and their answers in order."""
 
 import asyncio
 from collections import deque
@@ -15,8 +15,7 @@ _WINDOW = 8
 class Stream:
     """Answers lines, at most `concurrency` at once, and delivers the answers in the lines' order.
 
-    A line is answered as soon as it arrives, and its answer leaves as soon as all before it have
-    left.
+    A line is answered when it arrives; its answer leaves as soon as all before it have left.
     """
 
     def __init__(
@@ -36,10 +35,10 @@ class Stream:
         self._reading: asyncio.Task[None] | None = None
         self._stopped = False
         self.given_up: list[int] = []
-        """The numbers of the lines that were read but are not answered, because of `stop()`."""
+        """The numbers of the lines that were read but not answered, because of `stop()`."""
 
     def stop(self) -> None:
-        """Read no more and cancel what is not done; `run` still delivers what is."""
+        """Stop reading and cancel unfinished lines; `run` still delivers finished ones."""
         self._stopped = self._all_read = True
         self._changed.set()
         if self._reading is not None:
@@ -58,7 +57,7 @@ class Stream:
             if not self._stopped:
                 await self._reading
         finally:
-            # Those that ended as well: an exception nobody looks at is reported at a bad moment.
+            # Including ended ones: an unretrieved exception is reported at a bad moment.
             everything = [self._reading, *(task for _, task in self._order)]
             for task in everything:
                 task.cancel()
@@ -83,7 +82,7 @@ class Stream:
         while await self._wait_for_more():
             await asyncio.wait([self._order[0][1]])
             answers, left = [], 0
-            # What waited behind the first leaves in the same write.
+            # Answers that waited for the first leave in the same write.
             while self._order and self._order[0][1].done():
                 line, task = self._order.popleft()
                 left += 1
@@ -97,7 +96,7 @@ class Stream:
                 self._window.release()
 
     async def _wait_for_more(self) -> bool:
-        """Whether there is a turn to wait for; False once all lines are read and delivered."""
+        """Wait for a turn to end; False once all lines are read and delivered."""
         while not self._order and not self._all_read:
             self._changed.clear()
             await self._changed.wait()

@@ -1,4 +1,4 @@
-"""Counts what a run did, for the table at its end. Takes the same room however long the run is."""
+"""Counts what a run did, for the table at its end, in constant space."""
 
 import random
 import time
@@ -22,13 +22,13 @@ _NONE = "·"
 
 @dataclass(slots=True)
 class Durations:
-    """A random sample of durations, of which every one seen has the same chance to be in."""
+    """A uniform random sample of durations."""
 
     seen: int = 0
     sample: list[float] = field(default_factory=list)
 
     def add(self, seconds: float) -> None:
-        """Note one."""
+        """Add one."""
         self.seen += 1
         if len(self.sample) < _SAMPLE:
             self.sample.append(seconds)
@@ -53,7 +53,7 @@ class ToolCounts:
     def add(self, result: ToolResult) -> None:
         """Count one call."""
         self.ended[result.error_type.value if result.error_type is not None else _OK] += 1
-        if result.error_type is not ErrorType.VALIDATION:  # those took no time worth knowing
+        if result.error_type is not ErrorType.VALIDATION:  # rejections take almost no time
             self.durations.add(result.duration)
 
     def as_json(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ _ENDINGS = (_OK, *(error_type.value for error_type in ErrorType))
 
 
 class Summary:
-    """What a run did so far. A result of another name than a tool's counts all the same."""
+    """The counts of a run so far. Results without a tool of their name count as well."""
 
     def __init__(self) -> None:
         self.turns = 0
@@ -90,7 +90,7 @@ class Summary:
         return self.calls - self.total.ended[_OK]
 
     def begin(self) -> None:
-        """Start the clock: what came before was setting up."""
+        """Start the clock, after the set-up."""
         self._started = time.monotonic()
 
     def add(self, results: Iterable[ToolResult], *, broken: bool) -> None:
@@ -105,7 +105,7 @@ class Summary:
             self._tools.setdefault(name, ToolCounts()).add(result)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for programs."""
+        """All counts, for programs."""
         seconds = time.monotonic() - self._started
         return {
             "turns": self.turns,
@@ -117,14 +117,14 @@ class Summary:
         }
 
     def headline(self) -> str:
-        """The most of it in one line, for people."""
+        """The main counts in one line, for people."""
         seconds = time.monotonic() - self._started
         rate = f", {self.calls / seconds:,.0f} calls/s" if self.calls and seconds else ""
         broken = f"; {_lines(self.broken_lines)} no model response" if self.broken_lines else ""
         return f"{self.turns:,} turns, {self.calls:,} calls in {seconds:.1f} s{rate}{broken}"
 
     def table(self) -> "Table":
-        """What happened to the calls, for people."""
+        """The counts as a table, for people."""
         from rich import box
         from rich.table import Table
         from rich.text import Text
@@ -151,7 +151,10 @@ class Summary:
 
 
 def _cells(name: str, counts: ToolCounts) -> list[str]:
-    """`failed` says how many of which error type, so that it fits however narrow the terminal."""
+    """The cells of a row.
+
+    `failed` lists the counts of error types in one cell, to fit a narrow terminal.
+    """
     times = [_duration(counts.durations.percentile(percent)) for percent in (50, 95)]
     failed = [f"{counts.ended[each]} {each}" for each in _ENDINGS[1:] if counts.ended[each]]
     return [

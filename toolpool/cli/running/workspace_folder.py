@@ -11,9 +11,9 @@ from toolpool.contract.errors import Misconfigured
 
 @contextmanager
 def workspace(directory: Path | None, copy_of: Path | None) -> Iterator[Path | None]:
-    """`directory` itself, or a copy of `copy_of` that is removed in the end, or None for neither.
+    """`directory` itself, or a copy of `copy_of` that is removed at the end, or None for neither.
 
-    Raises `Misconfigured` when there is no such folder or it cannot be copied.
+    Raises `Misconfigured` if there is no such folder or it cannot be copied.
     """
     if copy_of is None:
         yield _existing(directory) if directory is not None else None
