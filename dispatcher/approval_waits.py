@@ -193,9 +193,7 @@ class ApprovalWaits:
             await asyncio.sleep(next_pause)  # a record that the server lost is written again
 
     async def _ask(self, pending: Pending, request: ApprovalRequest) -> None:
-        """Write the request, or read its state; take it back if it is unknown whether it was
-        written.
-        """
+        """Write the request, or read its state; take it back if the write is unconfirmed."""
         body, nonce = signed_request(self._envelope, request), new_nonce()
         give_up_at = time.monotonic() + self._settings.queue_timeout
         pauses, epoch = growing_pauses(_LONGEST_PAUSE_SECONDS), ""
@@ -409,9 +407,7 @@ class ApprovalWaits:
                 await self._go_on_with(key, pending, epoch)
 
     async def _look_for_untold(self) -> None:
-        """Look up decisions that were not reported to this dispatcher, such as while its lease
-        lapsed.
-        """
+        """Look up decisions not reported to this dispatcher, such as while its lease lapsed."""
         self._looked_at = time.monotonic()
         waits = list(self._waiting.values())[:_LOOKED_AT_ONCE]
         states = await self._transport.states([wait.pending.root for wait in waits])

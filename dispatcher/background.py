@@ -45,8 +45,7 @@ from toolpool.dispatcher.turn_context import TurnContext
 log = logs.logger("background")
 
 _KEEP_HANDLE_SECONDS = 0.25
-"""How much later than its wait budget a call may be answered, so that its handle is stored first.
-"""
+"""How long past its wait budget a call may be answered, to store its handle first."""
 _LONGEST_PAUSE_SECONDS = 2.0
 _OWN_KEPT = 1_000
 _LOOKED_AT = 16
@@ -295,9 +294,7 @@ class Background:
         return Outcome(ok=True, data=self._shown(handed), note=note)
 
     async def listed(self, session: str | None) -> list[dict[str, Any]]:
-        """The session's background calls, the newest last; without a session, this dispatcher's
-        own.
-        """
+        """The session's background calls, newest last; without a session, this dispatcher's own."""
         handed, _ = await self._handed_out(session)
         return self._shown(handed)
 
@@ -448,9 +445,7 @@ class Background:
             pending.latches.append(notice)
 
     async def _find(self, handle: Any, session: str | None) -> BackgroundCall | None:
-        """Find a handle; unknown, expired and foreign ones get the same answer, to disclose
-        nothing.
-        """
+        """Find a handle; unknown, expired and foreign ones are not distinguished."""
         if not _is_handle(handle):
             return None
         call = self._own.get(handle)

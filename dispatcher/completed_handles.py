@@ -21,9 +21,7 @@ class CompletedHandles:
             self.add("", session)
 
     def follow(self, session: str | None) -> "asyncio.Queue[str]":
-        """The queue of the session's handles; the oldest are dropped if the host does not take
-        them.
-        """
+        """The queue of the session's handles; if they are not taken, the oldest are dropped."""
         inbox = self._inbox(session)
         self._inboxes.pop(session, None)
         self._followed[session] = inbox

@@ -86,9 +86,7 @@ _BY_CLIENTS = (
     "WATCH",
     "UNWATCH",
 )
-"""Commands that clients send themselves: not tried one by one, since a connection depends on
-them.
-"""
+"""Commands that clients send themselves: not tried, since a connection depends on them."""
 
 COMMANDS = sorted({*(c[0] for c in (*_ON_ANY_KEY, *_WITHOUT_A_KEY)), *_BY_CLIENTS})
 """Every command that the server's user needs, a subcommand as `SCRIPT|LOAD`."""

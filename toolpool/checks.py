@@ -312,9 +312,7 @@ def check_secrets(settings: "Settings") -> Finding:
 
 
 def check_server(settings: "Settings") -> list[Finding]:
-    """Whether the server at the Redis URL answers and is suitable; the first finding says
-    whether.
-    """
+    """Whether the server at the Redis URL answers (the first finding) and is suitable."""
     from redis.exceptions import RedisError
 
     from toolpool.contract.errors import Misconfigured

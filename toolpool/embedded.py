@@ -253,9 +253,7 @@ class _Instance:
         return self._process.pid if self._process is not None else 0
 
     def lock(self) -> None:
-        """Take the locks that exclude other processes; the kernel releases them when this one
-        ends.
-        """
+        """Take the locks that exclude other processes; the kernel releases them at our exit."""
         self._locks.append(_locked(self.directory / "lock"))
         if self.data_dir is not None:
             self._locks.append(_locked(self.data_dir / "toolpool.lock"))

@@ -13,9 +13,7 @@ _READ_BYTES = 1 << 16
 
 
 class Echo:
-    """Follows files that workers write: with a file between them, no worker waits for this
-    process.
-    """
+    """Follows files that workers write, so that no worker waits for this process."""
 
     def __init__(self, files: Sequence[IO[bytes]]) -> None:
         self._followed = [_Followed(file) for file in files]

@@ -336,9 +336,7 @@ class Pending:
         self.epoch, self.published_at, self.queued_at = "", 0.0, 0.0
 
     def asked_about(self, message: CallMessage) -> None:
-        """Set the message with the arguments that its approval is bound to, before any policy
-        change.
-        """
+        """Set the message whose arguments the approval is bound to, before any policy change."""
         if message.arguments != self.message.arguments:
             self.call = msgspec.structs.replace(self.call, policy_note=None)
         self.message = msgspec.structs.replace(self.message, arguments=message.arguments)

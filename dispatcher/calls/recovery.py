@@ -111,9 +111,7 @@ class Recovery:
         await self._send_to(pending, queue)
 
     def _bring_home(self, pending: Pending) -> None:
-        """Move a call from a queue without workers, with its message and all later calls, to
-        another.
-        """
+        """Move a call from a queue without workers, with all later calls, to another queue."""
         if not pending.queue or not pending.is_open:
             return
         queue = self._fleet.home(pending.queue, pending.spec)
@@ -182,9 +180,7 @@ class Recovery:
                 return self._had_time(pending)
 
     async def recover(self, queue: str, suspects: Sequence[tuple[Pending, str]]) -> None:
-        """Ask the ledger about calls of one queue, each with the worker believed lost ('' for
-        none).
-        """
+        """Ask the ledger about calls of one queue, each with its lost worker ('' for none)."""
         suspects = [each for each in suspects if each[0].is_open and self._may_be_sent(*each)]
         asked = [pending.message for pending, _ in suspects]
         now = time.monotonic()

@@ -69,9 +69,7 @@ class Format(Protocol):
 
     @staticmethod
     def stopped(response: Any) -> tuple[Any, Any]:
-        """The response's stop reason, as in `stop_reasons.STOPS`, and the provider's message about
-        it.
-        """
+        """The stop reason, as in `stop_reasons.STOPS`, and the provider's message about it."""
         ...
 
     @staticmethod

@@ -132,9 +132,7 @@ def _function_answer(result: ToolResult, origin: dict[str, Any]) -> Answers:
 
 
 def _state(result: ToolResult) -> dict[str, str]:
-    """The status of a call that the model does not wait for; it may be answered again at its
-    end.
-    """
+    """The status of a call that the model does not wait for; it may be answered again later."""
     if not (result.origin or {}).get("async"):
         return {}
     return {"status": "in_progress" if result.is_running else "completed"}

@@ -83,9 +83,7 @@ def render_refusal(text: str) -> list[dict[str, Any]]:
 
 
 def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
-    """The `tools` parameter of the Responses API, with `strict` always set: its default refuses
-    most schemas.
-    """
+    """The `tools` parameter, with `strict` always set: its default refuses most schemas."""
     return [_offered(spec) if spec.text_input is None else _custom(spec) for spec in specs]
 
 

@@ -25,9 +25,7 @@ __all__ = [
 
 
 def rejected(call: ToolCall, code: Code, text: str, wording: Wording) -> ToolResult:
-    """The result of a call that was not accepted: it did not run, and must not be repeated as
-    is.
-    """
+    """The result of a call that was not accepted: it did not run, and would fail again."""
     return _failure(
         call,
         code,

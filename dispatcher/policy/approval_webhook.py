@@ -154,9 +154,7 @@ def _why(error: Exception) -> str:
 
 
 def _secret_bytes(secret: str) -> bytes:
-    """The secret as the standard's libraries read it: base64, with or without prefix and
-    padding.
-    """
+    """The secret as the standard's libraries read it: base64, prefix and padding optional."""
     encoded = secret.removeprefix("whsec_").rstrip("=")
     try:
         found = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)

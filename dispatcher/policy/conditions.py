@@ -267,9 +267,7 @@ def _pattern(pattern: str) -> Holds:
 
 
 def _has_nested_class(pattern: str) -> bool:
-    """Whether a bracket class contains an opening bracket, such as `[[:digit:]]` of other
-    dialects.
-    """
+    """Whether a bracket class contains an opening bracket, such as `[[:digit:]]`."""
     is_inside = False
     for sign in re.findall(r"\\.|[^\\]", pattern, re.DOTALL):
         if sign == "[" and is_inside:

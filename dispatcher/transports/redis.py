@@ -1,6 +1,4 @@
-"""The transport over Redis or Valkey: ledger, replies, catalog, and the broker unless it is
-another.
-"""
+"""The transport over Redis or Valkey: ledger, replies, catalog, usually also the broker."""
 
 import asyncio
 import math

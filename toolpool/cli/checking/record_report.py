@@ -24,9 +24,7 @@ _ADVICE = {
 
 
 def check_record(path: Path) -> list[Problem]:
-    """One warning per tool that models were rejected for, and a hint for each of its worst
-    fields.
-    """
+    """One warning per tool with rejected calls, and a hint for each of its worst fields."""
     try:
         analytics, unread = read_record(chain.from_iterable(map(_lines, files_of([path]))))
     except OSError as error:

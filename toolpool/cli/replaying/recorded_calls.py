@@ -26,9 +26,7 @@ class Recorded:
 
     @property
     def was_rejected(self) -> bool:
-        """Whether it was rejected at once; a rejection by a tool's own check had reached a
-        worker.
-        """
+        """Whether it was rejected at once; a tool's own check rejects only at a worker."""
         return self.code.startswith("validation.") and not self.metadata.get("duration")
 
 
