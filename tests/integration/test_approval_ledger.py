@@ -177,7 +177,9 @@ async def server(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
         await client.aclose()
 
 
-async def test_r66_it_is_asked_once_and_found_by_everybody(server: Server) -> None:
+async def test_an_approval_request_is_made_once_and_found_by_all_dispatchers(
+    server: Server,
+) -> None:
     first = await server.ask()
     assert (first.state, first.approval, first.answer, first.request) == (
         "waiting", "waiting", "new", b"r",
@@ -189,7 +191,7 @@ async def test_r66_it_is_asked_once_and_found_by_everybody(server: Server) -> No
     assert (await server.make("two").read("nothing", now=time.time())).state == ""
 
 
-async def test_r66_nobody_starts_what_waits_or_is_approved_and_not_sent(server: Server) -> None:
+async def test_no_worker_starts_a_call_that_awaits_approval_or_was_not_sent(server: Server) -> None:
     await server.ask()
     assert await server.claim() == "waiting"
     assert await server.open("other", approved=False) == WAITING
@@ -201,13 +203,13 @@ async def test_r66_nobody_starts_what_waits_or_is_approved_and_not_sent(server: 
     assert isinstance(await server.claim(), float)
 
 
-async def test_r66_a_call_that_was_sent_before_is_asked_about_by_nobody(server: Server) -> None:
+async def test_a_call_that_was_already_sent_needs_no_approval(server: Server) -> None:
     assert await server.open(approved=False) == NEW
     assert ((await server.ask()).state, await server.decide()) == ("open", "open")
 
 
 @pytest.mark.parametrize("approved", [True, False])
-async def test_r66_one_decision_counts_and_its_repeat_is_answered_again(
+async def test_one_decision_counts_and_its_repeat_is_answered_again(
     server: Server, approved: bool
 ) -> None:
     assert await server.decide(approved=approved) == "gone"
@@ -229,7 +231,7 @@ END = {
 
 
 @pytest.mark.parametrize("end", END)
-async def test_r66_nothing_leads_out_of_an_end(server: Server, end: str) -> None:
+async def test_an_ended_approval_never_changes(server: Server, end: str) -> None:
     await server.ask(good=0.9 if end == "expired" else HOUR)
     await END[end](server)
     assert await server.state() == ("settled", end)
@@ -243,7 +245,7 @@ async def test_r66_nothing_leads_out_of_an_end(server: Server, end: str) -> None
     assert await server.state() == ("settled", end)
 
 
-async def test_r66_cancelled_after_it_was_approved_it_never_runs(server: Server) -> None:
+async def test_cancelled_after_it_was_approved_it_never_runs(server: Server) -> None:
     await server.ask()
     await server.decide()
     assert await server.close(CloseReason.CANCEL) == b"no"
@@ -251,14 +253,14 @@ async def test_r66_cancelled_after_it_was_approved_it_never_runs(server: Server)
     assert await server.open() == b"no"
 
 
-async def test_r66_approved_in_its_last_moment_it_is_no_more_expired(server: Server) -> None:
+async def test_an_approval_in_the_last_moment_prevents_expiry(server: Server) -> None:
     await server.ask(good=0.2)
     await server.decide()
     assert await server.close(CloseReason.UNAPPROVED) == APPROVED
     assert await server.open() == NEW
 
 
-async def test_r66_who_is_late_decides_nothing(server: Server) -> None:
+async def test_a_late_decision_has_no_effect(server: Server) -> None:
     await server.ask(good=0.1)
 
     async def is_late() -> bool:
@@ -271,7 +273,7 @@ async def test_r66_who_is_late_decides_nothing(server: Server) -> None:
     assert await is_late()
 
 
-async def test_r66_refused_for_now_it_stays_approved_and_nobody_sends_it_by_itself(
+async def test_a_temporarily_refused_call_stays_approved_and_is_not_resent_by_itself(
     server: Server,
 ) -> None:
     await server.ask()
@@ -284,13 +286,13 @@ async def test_r66_refused_for_now_it_stays_approved_and_nobody_sends_it_by_itse
     assert await server.open("two") == NEW
 
 
-async def test_r66_refused_for_good_it_is_over(server: Server) -> None:
+async def test_a_final_refusal_ends_an_approved_call(server: Server) -> None:
     await server.ask()
     assert await server.close(CloseReason.REFUSED) == b"no"
     assert (await server.ask(asked_at=time.time() + HOUR)).outcome == b"no"
 
 
-async def test_r66_one_that_others_wait_for_is_left_to_them(server: Server) -> None:
+async def test_one_that_others_wait_for_is_left_to_them(server: Server) -> None:
     await server.live("two", True)
     await server.ask()
     await server.ask("two")
@@ -301,7 +303,9 @@ async def test_r66_one_that_others_wait_for_is_left_to_them(server: Server) -> N
     assert await server.close(CloseReason.LEAVE) == b"no"
 
 
-async def test_r66_who_asked_sends_and_another_once_that_one_is_gone(server: Server) -> None:
+async def test_the_asking_dispatcher_sends_and_another_takes_over_when_it_is_gone(
+    server: Server,
+) -> None:
     one, two = server.make("one"), server.make("two")
     await server.live("two", True)
     await server.ask()
@@ -316,7 +320,9 @@ async def test_r66_who_asked_sends_and_another_once_that_one_is_gone(server: Ser
     assert await two.approved(now=now + 44) == []
 
 
-async def test_r66_of_several_only_one_takes_what_nobody_sends(server: Server) -> None:
+async def test_of_several_dispatchers_only_one_takes_an_orphaned_approved_call(
+    server: Server,
+) -> None:
     await server.ask()
     await server.live("one", False)
     for i in range(5):
@@ -327,7 +333,7 @@ async def test_r66_of_several_only_one_takes_what_nobody_sends(server: Server) -
     assert sorted(taken) == [[], [], [], [], ["a"]]
 
 
-async def test_r66_what_was_approved_and_not_sent_in_time_is_not_sent(server: Server) -> None:
+async def test_what_was_approved_and_not_sent_in_time_is_not_sent(server: Server) -> None:
     await server.ask()
     deciding = Deciding(
         key="a", nonce="n", decision=b"d", notice=b"", approved=True, ends_at=time.time() - 1
@@ -338,7 +344,7 @@ async def test_r66_what_was_approved_and_not_sent_in_time_is_not_sent(server: Se
     assert await server.state() == ("settled", "expired")
 
 
-async def test_r69_what_was_approved_and_has_no_record_any_more_is_not_sent(
+async def test_what_was_approved_and_has_no_record_any_more_is_not_sent(
     server: Server,
 ) -> None:
     lost = Opening(
@@ -350,7 +356,7 @@ async def test_r69_what_was_approved_and_has_no_record_any_more_is_not_sent(
     assert answer == RAN
 
 
-async def test_r66_what_a_provider_runs_is_used_up_once(server: Server) -> None:
+async def test_what_a_provider_runs_is_used_up_once(server: Server) -> None:
     await server.ask()
     assert await server.close(CloseReason.USED) == WAITING
     await server.decide()
@@ -359,7 +365,7 @@ async def test_r66_what_a_provider_runs_is_used_up_once(server: Server) -> None:
     assert await server.open() == b"no"
 
 
-async def test_r57_one_is_to_tell_what_became_of_it(server: Server) -> None:
+async def test_exactly_one_dispatcher_reports_the_outcome(server: Server) -> None:
     one, two = server.make("one"), server.make("two")
     await server.ask()
     told = await asyncio.gather(*(each.is_untold("a") for each in (one, two, one, two)))
@@ -367,7 +373,7 @@ async def test_r57_one_is_to_tell_what_became_of_it(server: Server) -> None:
     assert not await one.is_untold("nothing")
 
 
-async def test_r66_what_was_never_approved_is_not_claimed_after_an_earlier_run_of_it_was_held(
+async def test_what_was_never_approved_is_not_claimed_after_an_earlier_run_of_it_was_held(
     server: Server,
 ) -> None:
     """The worker of a run whose record is gone says that it has the call, and gives it back."""
@@ -382,7 +388,7 @@ async def test_r66_what_was_never_approved_is_not_claimed_after_an_earlier_run_o
     assert answer == "waiting"
 
 
-async def test_r66_who_refuses_what_waits_for_others_too_is_told_the_end_of_it(
+async def test_a_dispatcher_that_refuses_a_shared_call_learns_its_end(
     server: Server,
 ) -> None:
     """The answer to its first refusal was lost."""
@@ -393,7 +399,7 @@ async def test_r66_who_refuses_what_waits_for_others_too_is_told_the_end_of_it(
     assert await server.close(CloseReason.LEAVE, "one") == OTHERS
 
 
-async def test_r67_what_a_living_dispatcher_holds_back_hides_nothing_of_a_dead_one(
+async def test_what_a_living_dispatcher_holds_back_hides_nothing_of_a_dead_one(
     server: Server,
 ) -> None:
     """Hundreds wait at a rate limit of the one that asked."""
@@ -414,7 +420,7 @@ async def test_r67_what_a_living_dispatcher_holds_back_hides_nothing_of_a_dead_o
 
 
 @pytest.mark.parametrize("approved", [True, False])
-async def test_r66_what_was_decided_is_known_as_long_as_a_handle_of_it_may_be_good(
+async def test_what_was_decided_is_known_as_long_as_a_handle_of_it_may_be_good(
     server: Server, approved: bool
 ) -> None:
     """It may have been given for ten days, and was decided in the first minute."""
@@ -435,7 +441,7 @@ async def test_r66_what_was_decided_is_known_as_long_as_a_handle_of_it_may_be_go
 
 @pytest.mark.parametrize("end", [CloseReason.DEADLINE, CloseReason.UNAPPROVED])
 @pytest.mark.parametrize("is_approved", [True, False])
-async def test_r66_one_that_waits_no_longer_ends_it_for_nobody_before_its_time(
+async def test_an_asker_that_gives_up_does_not_end_the_wait_of_others(
     server: Server, end: CloseReason, is_approved: bool
 ) -> None:
     """It could not read, say, until when a person may decide."""
@@ -448,7 +454,7 @@ async def test_r66_one_that_waits_no_longer_ends_it_for_nobody_before_its_time(
     assert (await server.state())[0].encode() == state
 
 
-async def test_r63_junk_in_place_of_the_sets_stops_no_decision(server: Server) -> None:
+async def test_junk_in_place_of_the_sets_stops_no_decision(server: Server) -> None:
     if isinstance(server.ledger, MemoryServer):
         return  # it has no sets
     approvals = server.make("one")
@@ -462,7 +468,7 @@ async def test_r63_junk_in_place_of_the_sets_stops_no_decision(server: Server) -
     assert await server.open() == NEW
 
 
-async def test_r63_another_type_in_place_of_the_epoch_is_lost_data(server: Server) -> None:
+async def test_another_type_in_place_of_the_epoch_is_lost_data(server: Server) -> None:
     if isinstance(server.ledger, MemoryServer):
         return  # it has no types
     client, key = server.ledger._scripts._client, server.ledger._names.epoch
@@ -476,7 +482,7 @@ async def test_r63_another_type_in_place_of_the_epoch_is_lost_data(server: Serve
 
 @pytest.mark.parametrize("rerunnable", [False, True])
 @pytest.mark.parametrize("end", ["denied", "cancelled"])
-async def test_r69_a_call_that_was_denied_or_cancelled_is_not_claimed_if_its_record_is_restored(
+async def test_a_call_that_was_denied_or_cancelled_is_not_claimed_if_its_record_is_restored(
     server: Server, end: str, rerunnable: bool
 ) -> None:
     """With somebody's yes this time: its mark is still there."""
@@ -490,7 +496,7 @@ async def test_r69_a_call_that_was_denied_or_cancelled_is_not_claimed_if_its_rec
     assert await server.close(CloseReason.CANCEL) == b"maybe"
 
 
-async def test_a_refusal_for_now_is_told_to_nobody_who_was_suspended(server: Server) -> None:
+async def test_a_temporary_refusal_does_not_answer_suspended_askers(server: Server) -> None:
     """The call may run in the next try before it goes on: it would say that it did not."""
     await server.live("suspended", True)
     await server.ask()

@@ -108,7 +108,7 @@ def runs(trace: Path) -> list[str]:
     return trace.read_text().split() if trace.exists() else []
 
 
-async def test_r57_the_dispatcher_dies_after_its_handle_and_another_goes_on(
+async def test_the_dispatcher_dies_after_its_handle_and_another_goes_on(
     fleet: LocalFleet, tmp_path: Path
 ) -> None:
     trace = tmp_path / "trace"
@@ -127,7 +127,7 @@ async def test_r57_the_dispatcher_dies_after_its_handle_and_another_goes_on(
     assert runs(trace) == ["5"]
 
 
-async def test_r57_the_dispatcher_dies_while_it_waits_and_another_goes_on(
+async def test_the_dispatcher_dies_while_it_waits_and_another_goes_on(
     fleet: LocalFleet, tmp_path: Path
 ) -> None:
     """R57: approved elsewhere, it runs; the resumed conversation has its one result."""
@@ -160,7 +160,7 @@ def _said(asked: dict[str, Any]) -> dict[str, Any]:
     return {"content": asked["content"]}
 
 
-async def test_r57_what_waits_is_resumed_and_waits_on(fleet: LocalFleet, tmp_path: Path) -> None:
+async def test_what_waits_is_resumed_and_waits_on(fleet: LocalFleet, tmp_path: Path) -> None:
     trace, asked = tmp_path / "trace", response(tmp_path / "trace")
     process = await host(fleet, asked, "waits-on", 60)
     async with Approvals.connect(settings=fleet.settings) as approvals:
@@ -176,7 +176,7 @@ async def test_r57_what_waits_is_resumed_and_waits_on(fleet: LocalFleet, tmp_pat
     assert runs(trace) == ["5"]
 
 
-async def test_r57_any_dispatcher_knows_the_handle_of_what_waits(
+async def test_any_dispatcher_knows_the_handle_of_what_waits(
     fleet: LocalFleet, tmp_path: Path
 ) -> None:
     trace = tmp_path / "trace"
@@ -195,7 +195,7 @@ async def test_r57_any_dispatcher_knows_the_handle_of_what_waits(
     assert runs(trace) == ["5"]
 
 
-async def test_r57_a_denial_is_told_by_the_handle_too(fleet: LocalFleet, tmp_path: Path) -> None:
+async def test_a_denial_is_found_by_the_handle_too(fleet: LocalFleet, tmp_path: Path) -> None:
     async with fleets.connected(fleet) as first:
         turn = await first.dispatch(response(tmp_path / "trace"), session="no", wait=0)
         approval = await one_waits(first.approvals, "no")
@@ -211,7 +211,7 @@ async def test_r57_a_denial_is_told_by_the_handle_too(fleet: LocalFleet, tmp_pat
     assert runs(tmp_path / "trace") == []
 
 
-async def test_r57_what_one_tenant_approves_no_dispatcher_of_another_holds_up(
+async def test_what_one_tenant_approves_no_dispatcher_of_another_holds_up(
     fleet: LocalFleet, tmp_path: Path
 ) -> None:
     """R57: nobody of the tenant is there as it is approved, and somebody of another one is."""
@@ -238,7 +238,7 @@ async def test_r57_what_one_tenant_approves_no_dispatcher_of_another_holds_up(
             assert told is not None and told.data == "paid 5"
 
 
-async def test_r31_the_kill_switch_holds_for_the_arguments_that_were_approved(
+async def test_the_kill_switch_holds_for_the_arguments_that_were_approved(
     fleet: LocalFleet, tmp_path: Path
 ) -> None:
     """R31: those of the hook that asked first, whatever the one that asks again makes of them."""
@@ -263,7 +263,7 @@ async def test_r31_the_kill_switch_holds_for_the_arguments_that_were_approved(
     assert "too much" in (result.error or "") and runs(trace) == []
 
 
-async def test_r57_many_approve_and_many_wait_and_it_runs_once(
+async def test_many_approve_and_many_wait_and_it_runs_once(
     fleet: LocalFleet, tmp_path: Path
 ) -> None:
     trace = tmp_path / "trace"
@@ -289,7 +289,7 @@ async def test_r57_many_approve_and_many_wait_and_it_runs_once(
     assert runs(trace) == ["5"]
 
 
-async def test_r57_approved_and_denied_at_once_is_one_of_them(
+async def test_approved_and_denied_at_once_is_one_of_them(
     fleet: LocalFleet, tmp_path: Path
 ) -> None:
     async with fleets.connected(fleet) as one, fleets.connected(fleet) as two:
@@ -308,7 +308,7 @@ async def test_r57_approved_and_denied_at_once_is_one_of_them(
             assert runs(trace) == (["5"] if result.ok else [])
 
 
-async def test_r63_a_mark_without_a_signature_approves_nothing(
+async def test_a_mark_without_a_signature_approves_nothing(
     fleet: LocalFleet, dispatcher: Dispatcher, tmp_path: Path
 ) -> None:
     """Whoever can write to the server and has no key: it waits on, and nothing runs."""
@@ -338,7 +338,7 @@ async def test_r63_a_mark_without_a_signature_approves_nothing(
         client.delete(approved, waiting, key)
 
 
-async def test_r57_what_a_server_lost_is_asked_about_again(tmp_path: Path) -> None:
+async def test_what_a_server_lost_is_asked_about_again(tmp_path: Path) -> None:
     with fleets.running("tests.fleets.paying") as fleet:
         async with fleets.connected(fleet) as dispatcher:
             trace = tmp_path / "trace"
@@ -353,7 +353,7 @@ async def test_r57_what_a_server_lost_is_asked_about_again(tmp_path: Path) -> No
             assert (await waiting)[0].data == "paid 5" and runs(trace) == ["5"]
 
 
-def test_r57_from_the_command_line(
+def test_a_call_is_approved_from_the_command_line(
     fleet: LocalFleet,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -51,7 +51,7 @@ def nothing_is_kept_by(dispatcher: InMemoryDispatcher) -> bool:
     return all(server.state(key) is None for key in [*server.records])
 
 
-async def test_whoever_asks_during_a_retry_joins_it() -> None:
+async def test_a_call_asked_during_a_retry_joins_it() -> None:
     """Both have its result, and nothing is left behind."""
     gate = Gate()
     async with alone([flaky(gate)], retry_delay=0.01, in_flight_per_session=1) as dispatcher:
@@ -126,7 +126,7 @@ async def test_one_that_is_closed_leaves_its_calls_to_those_who_wait_for_them() 
     assert (stayed.data, stayed.executed) == ("x", Executed.YES)
 
 
-async def test_the_last_of_many_askers_is_told_at_once() -> None:
+async def test_the_last_of_many_askers_is_answered_at_once() -> None:
     """Eight are noted; the ninth takes the place of the first, who is the likeliest to be dead."""
     gate = Gate()
     async with alone([gated(gate)], queue_timeout=2.0) as one:
@@ -349,7 +349,7 @@ async def test_two_that_refuse_one_call_say_the_same_and_nobody_runs_it() -> Non
     assert gate.came == []
 
 
-async def test_whoever_asks_for_a_refused_call_is_told_the_same_and_nobody_runs_it() -> None:
+async def test_a_repeated_refused_call_gets_the_same_answer_and_does_not_run() -> None:
     """R8: what the first was told would be made false by the second."""
     gate = Gate()
     gate.open()
@@ -453,7 +453,7 @@ async def test_a_wait_budget_begins_when_it_is_asked_for() -> None:
     assert [(result.data, result.handle) for result in results] == [("x", None)] * 2
 
 
-async def test_every_one_of_very_many_askers_is_told() -> None:
+async def test_every_one_of_very_many_askers_is_answered() -> None:
     """A record notes so many; the others look for themselves."""
     gate = Gate()
     async with alone([gated(gate)]) as first, AsyncExitStack() as stack:

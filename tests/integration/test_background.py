@@ -203,7 +203,7 @@ async def test_a_model_is_shown_the_newest_calls_and_how_many_more_there_are(
 
 
 @pytest.mark.parametrize("where", ["fleet", "memory"])
-async def test_calls_without_a_session_are_listed_to_nobody_else(
+async def test_calls_without_a_session_are_listed_only_to_their_owner(
     where: str, fleet: LocalFleet
 ) -> None:
     """Whoever has the handle may use it; nobody learns of the others."""

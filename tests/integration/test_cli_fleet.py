@@ -141,7 +141,7 @@ action = "ask"
         (["{text}", "--context", "[1]"], 2, ""),
     ],
 )
-def test_r58_rules_are_tried_without_running_anything(
+def test_rules_are_tried_without_running_anything(
     shared: tuple[Path, str], argv: list[str], code: int, told: str
 ) -> None:
     folder, redis_url = shared

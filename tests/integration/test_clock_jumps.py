@@ -112,7 +112,7 @@ async def surveys(transports: list[RedisTransport]) -> list[Survey]:
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR, 60.0])
-async def test_the_first_that_looks_corrects_and_all_are_told(
+async def test_the_first_process_that_checks_corrects_the_clock_and_all_are_notified(
     jumping: Jumping, transports: list[RedisTransport], jump: float
 ) -> None:
     epochs = {survey.epoch for survey in await surveys(transports)}
@@ -222,7 +222,7 @@ async def test_a_kept_result_grows_old_across_a_jump(
             await eventually(is_new, "it is too old")
 
 
-async def test_a_handed_over_call_goes_on_across_a_jump_whoever_asks(
+async def test_a_handed_over_call_survives_a_clock_jump_for_every_asker(
     jumping: Jumping, tmp_path: Path
 ) -> None:
     """By its deadline on the server's clock it would be over for an hour."""

@@ -81,7 +81,7 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[SentrySink]:
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
-async def test_r59_no_value_is_in_any_byte_that_leaves_a_worker(
+async def test_no_value_is_in_any_byte_that_leaves_a_worker(
     sink: SentrySink, tmp_path: Path, log_format: str
 ) -> None:
     """With all texts in the log, every observer on, and tools that let it slip in every way."""
@@ -146,7 +146,7 @@ async def _kept(dispatcher: Dispatcher, told: list[str]) -> None:
 @pytest.mark.parametrize(
     "resolve", ["tests.fleets.vault:resolve", "tests.fleets.vault:resolve_in_a_thread"]
 )
-async def test_r59_each_call_has_its_own_users_secrets_and_no_others(resolve: str) -> None:
+async def test_each_call_has_its_own_users_secrets_and_no_others(resolve: str) -> None:
     """Many at once, in the same event loop, threads and child processes, of two tenants."""
     names = ["own_on_the_loop", "own_in_a_thread", "own_in_a_child"]
 
@@ -175,7 +175,7 @@ async def test_r59_each_call_has_its_own_users_secrets_and_no_others(resolve: st
     assert {(each["own"], each["told"], each["shown"]) for each in found} == {(True, False, False)}
 
 
-async def test_r59_a_source_that_fails_is_one_issue_and_what_is_missing_is_none(
+async def test_a_failing_secret_source_is_one_issue_and_a_missing_secret_is_no_issue(
     sink: SentrySink,
 ) -> None:
     with running(TOOLS, secrets="tests.fleets.vault:resolve", retry_delay=0.01) as fleet:
@@ -207,7 +207,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     server.close()
 
 
-async def test_r59_variables_reach_no_tool_and_every_worker_that_is_started_again(
+async def test_variables_reach_no_tool_and_every_worker_that_is_started_again(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("toolpool_secret_api_key", "hunter2-from-the-environment")
@@ -242,7 +242,7 @@ async def test_r59_variables_reach_no_tool_and_every_worker_that_is_started_agai
         supervisor.wait(30)
 
 
-async def test_r59_a_fleet_of_its_own_has_them_from_variables_and_from_files(
+async def test_a_fleet_of_its_own_has_them_from_variables_and_from_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOOLPOOL_SECRET_API_KEY", "from the variable: 1234")
@@ -264,7 +264,7 @@ def _servers_of(fleet: LocalFleet) -> list[int]:
         return [client.info()["process_id"]]
 
 
-async def test_r59_a_worker_that_stops_gives_a_call_back_that_waits_for_its_secret(
+async def test_a_worker_that_stops_gives_a_call_back_that_waits_for_its_secret(
     server: Server, tmp_path: Path
 ) -> None:
     """Also a write: nothing of it has run. Another worker, whose source answers, runs it."""
@@ -314,7 +314,7 @@ def _states(dispatcher: Dispatcher) -> list[str]:
         ("vault", "use `env`, `file:DIRECTORY` or `module:callable`"),
     ],
 )
-def test_r59_a_worker_does_not_start_with_a_source_that_cannot_be_used(
+def test_a_worker_does_not_start_with_a_source_that_cannot_be_used(
     server: Server, source: str, said: str
 ) -> None:
     settings = Settings(redis_url=server.url)
@@ -331,7 +331,7 @@ def test_r59_a_worker_does_not_start_with_a_source_that_cannot_be_used(
     assert "Traceback" not in ran.stderr
 
 
-def test_r59_nor_does_a_fleet_of_its_own() -> None:
+def test_a_local_fleet_does_not_start_with_an_unusable_secret_source() -> None:
     with pytest.raises(Misconfigured, match="cannot be loaded"):
         LocalFleet([TOOLS], Settings(secrets="no_such.vault:resolve"))
 

@@ -83,9 +83,7 @@ def results(conversation: Conversation) -> list[ToolResult]:
     return [result for turn in conversation.turns for result in turn]
 
 
-async def test_r58_a_denied_model_reads_why_and_does_something_else(
-    where: str, tmp_path: Path
-) -> None:
+async def test_a_denied_model_reads_why_and_does_something_else(where: str, tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
     policy.write_text(
         '[[rule]]\ntool = "refund"\nargument = "amount"\nabove = 100\naction = "deny"\n'
@@ -107,7 +105,7 @@ async def test_r58_a_denied_model_reads_why_and_does_something_else(
     assert (denied.code, denied.executed, paid.ok) == ("aborted.denied", "no", True)
 
 
-async def test_r45_a_rewritten_call_is_told_to_the_model(where: str) -> None:
+async def test_a_rewritten_call_is_told_to_the_model(where: str) -> None:
     def before_call(call: ProposedCall) -> Any:
         if call.tool == "refund" and call.context == {"role": "guest"}:
             return Rewrite({**call.arguments, "amount": 10}, note="Guests get 10 at most.")
@@ -127,7 +125,7 @@ async def test_r45_a_rewritten_call_is_told_to_the_model(where: str) -> None:
     assert results(conversation)[0].data["amount"] == 10
 
 
-async def test_r57_a_model_goes_on_while_a_person_decides_and_reads_the_result(where: str) -> None:
+async def test_a_model_goes_on_while_a_person_decides_and_reads_the_result(where: str) -> None:
     async with shop_of(where, Hooks(), background_wait=0.2) as dispatcher:
         handles: list[str] = []
 
@@ -153,7 +151,7 @@ async def test_r57_a_model_goes_on_while_a_person_decides_and_reads_the_result(w
     assert conversation.messages[-1]["content"][0]["text"] == "done"
 
 
-async def test_r58_what_a_model_may_not_read_it_does_not(where: str) -> None:
+async def test_what_a_model_may_not_read_it_does_not(where: str) -> None:
     async def after_result(result: ToolResult, call: ProposedCall) -> Replace | None:
         if call.tool != "customer":
             return None
@@ -167,7 +165,7 @@ async def test_r58_what_a_model_may_not_read_it_does_not(where: str) -> None:
     assert "4111" not in said and "hidden" in said
 
 
-async def test_r59_a_user_who_is_not_signed_in_is_sent_to_do_so(where: str) -> None:
+async def test_a_user_who_is_not_signed_in_is_sent_to_do_so(where: str) -> None:
     async with shop_of(where, Hooks()) as dispatcher:
         anna = await talk(
             dispatcher, lambda _: {"inbox": {}}, lambda _: "done", context={"user": "anna"}
@@ -181,7 +179,7 @@ async def test_r59_a_user_who_is_not_signed_in_is_sent_to_do_so(where: str) -> N
     assert "https://shop.example/sign-in/mail" in json.dumps(ben.messages)
 
 
-async def test_r60_a_model_that_asks_too_often_is_told_when_to_come_back(where: str) -> None:
+async def test_a_model_that_asks_too_often_is_told_when_to_come_back(where: str) -> None:
     asks = [lambda _, n=n: {"quote": {"sku": f"s{n}"}} for n in range(3)]
     async with shop_of(where, Hooks(), rate_limit_action="refuse") as dispatcher:
         conversation = await talk(dispatcher, *asks, lambda _: "done")
@@ -191,7 +189,7 @@ async def test_r60_a_model_that_asks_too_often_is_told_when_to_come_back(where: 
     assert third.retry_after is not None and third.retry_after > 0
 
 
-async def test_r56_the_api_behind_a_tool_is_given_a_key_of_each_call(where: str) -> None:
+async def test_the_api_behind_a_tool_is_given_a_key_of_each_call(where: str) -> None:
     step = {"refund": {"order": "o-1", "amount": 5}}
     async with shop_of(where, Hooks()) as dispatcher:
         conversation = await talk(dispatcher, lambda _: step, lambda _: step, lambda _: "done")

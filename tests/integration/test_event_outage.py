@@ -49,7 +49,7 @@ async def follow(dispatcher: Dispatcher, seen: list[Event]) -> None:
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-async def test_an_outage_costs_no_event_and_a_loss_is_told(
+async def test_an_outage_costs_no_event_and_a_loss_is_reported(
     dispatcher: Dispatcher, server: Server, caplog: pytest.LogCaptureFixture, is_lost: bool
 ) -> None:
     seen: list[Event] = []

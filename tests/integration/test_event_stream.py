@@ -121,7 +121,7 @@ async def test_all_that_are_kept_begin_without_a_gap(stream: EventLog) -> None:
     assert (await take(following(stream).follow(BEGINNING, BOTH), 1))[0].tool == "more"
 
 
-async def test_a_server_that_lost_its_data_is_told(stream: EventLog, redis_url: str) -> None:
+async def test_lost_server_data_is_reported(stream: EventLog, redis_url: str) -> None:
     known = await put(stream, "a")
     followed = following(stream).follow(Position(known.start, 0), BOTH)
     assert of(await take(followed, 2)) == ["a", "a"]
@@ -130,7 +130,7 @@ async def test_a_server_that_lost_its_data_is_told(stream: EventLog, redis_url: 
     assert of(await take(followed, 3)) == ["gap None", "b", "b"]
 
 
-async def test_a_loss_is_told_before_anything_new_comes(stream: EventLog, redis_url: str) -> None:
+async def test_a_loss_is_reported_before_new_events(stream: EventLog, redis_url: str) -> None:
     known = await put(stream, "a")
     followed = following(stream).follow(known, BOTH)
     forget(stream, redis_url)
@@ -145,7 +145,7 @@ async def test_a_server_that_lost_its_last_writes_begins_anew(stream: EventLog) 
 
 
 @pytest.mark.parametrize("ahead", [Position(1, 5), Position(4_000_000_000_000, 5)])
-async def test_a_foreign_bookmark_is_told(stream: EventLog, ahead: Position) -> None:
+async def test_a_foreign_bookmark_is_reported(stream: EventLog, ahead: Position) -> None:
     await put(stream, "a")
     followed = following(stream).follow(ahead, BOTH)
     assert of(await take(followed, 3)) == ["gap None", "a", "a"]
@@ -157,7 +157,7 @@ def test_what_is_no_bookmark_is_told_to_the_host(bookmark: Any) -> None:
         Position.parse(bookmark)
 
 
-async def test_an_entry_that_nobody_signed_is_passed_over_and_told_once(
+async def test_an_unsigned_entry_is_skipped_and_reported_once(
     stream: EventLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     """R63: those of others are not lost by it."""
@@ -196,7 +196,7 @@ async def test_another_tenant_s_events_are_not_told(stream: EventLog) -> None:
     assert of(await take(following(stream).follow(BEGINNING, BOTH), 1)) == ["ours"]
 
 
-async def test_a_batch_that_was_published_twice_is_told_once(stream: EventLog) -> None:
+async def test_a_batch_that_was_published_twice_is_delivered_once(stream: EventLog) -> None:
     """Its first answer was lost."""
     for number in (1, 1, 2):
         await put(stream, f"t{number}", number=number)

@@ -204,7 +204,7 @@ def test_blocking_code_follows_as_well(fleet: LocalFleet) -> None:
         assert kinds == ["tool:start", "tool:end"]
 
 
-async def test_a_slow_follower_holds_nobody_up(dispatcher: Dispatcher) -> None:
+async def test_a_slow_follower_delays_no_other(dispatcher: Dispatcher) -> None:
     """It keeps one page, and the dispatcher nothing for it."""
     slow = dispatcher.events("0")
     await dispatcher.dispatch(call("echo", "one", value=0), session="slow")
@@ -337,7 +337,7 @@ async def test_dispatchers_in_memory_share_their_events() -> None:
         seen.stop()
 
 
-async def test_the_last_events_are_told_before_a_dispatcher_closes() -> None:
+async def test_the_last_events_are_published_before_a_dispatcher_closes() -> None:
     gate = Gate()
 
     @tool

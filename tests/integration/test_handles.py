@@ -96,7 +96,7 @@ async def test_a_handle_that_cannot_be_stored_delays_no_result(
     assert (result.data, result.handle) == ("done", None)
 
 
-async def test_handles_of_a_dead_dispatcher_complete_for_whoever_follows() -> None:
+async def test_handles_of_a_dead_dispatcher_complete_for_every_follower() -> None:
     gate = Gate()
 
     @tool(background=True)
@@ -115,7 +115,7 @@ async def test_handles_of_a_dead_dispatcher_complete_for_whoever_follows() -> No
         assert await asyncio.wait_for(completed, 5.0) == handle
 
 
-async def test_nobody_has_to_take_completed_handles(dispatcher: Dispatcher) -> None:
+async def test_completed_handles_need_not_be_collected(dispatcher: Dispatcher) -> None:
     """What nobody follows is bounded."""
     inbox = dispatcher._background._completed
     for number in range(20_000):

@@ -206,7 +206,7 @@ async def test_a_task_that_a_tool_left_behind_does_not_stop_the_worker(
     assert (await result_of(dispatcher, "spawn_failing_task")).ok
 
 
-async def test_host_context_reaches_the_tool_and_nobody_else(dispatcher: Dispatcher) -> None:
+async def test_host_context_reaches_only_the_tool(dispatcher: Dispatcher) -> None:
     """`context=` is handed over as `ctx.context` and is in no schema."""
     turn = await dispatcher.dispatch(
         call("who_asks"), session="s-1", turn="t-1", context={"user": "u-7"}

@@ -30,7 +30,7 @@ def fleet() -> Iterator[LocalFleet]:
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-async def test_r56_it_is_the_same_in_the_attempt_after_a_killed_worker(
+async def test_it_is_the_same_in_the_attempt_after_a_killed_worker(
     fleet: LocalFleet, tool: str, tmp_path: Path
 ) -> None:
     notes = tmp_path / "keys"
@@ -43,7 +43,7 @@ async def test_r56_it_is_the_same_in_the_attempt_after_a_killed_worker(
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-async def test_r56_it_is_the_same_in_a_retry_which_has_a_record_of_its_own(
+async def test_it_is_the_same_in_a_retry_which_has_a_record_of_its_own(
     fleet: LocalFleet, tool: str, tmp_path: Path
 ) -> None:
     notes = tmp_path / "keys"
@@ -56,7 +56,7 @@ async def test_r56_it_is_the_same_in_a_retry_which_has_a_record_of_its_own(
     assert alone.data != result.data, "a call of no session is like no other"
 
 
-async def test_r56_another_dispatcher_that_asks_the_same_call_again_has_the_same_key(
+async def test_another_dispatcher_that_asks_the_same_call_again_has_the_same_key(
     fleet: LocalFleet, tmp_path: Path
 ) -> None:
     """Also where nothing is kept of the call any more, so that it runs once more."""
@@ -95,7 +95,7 @@ async def _forget_records(fleet: LocalFleet) -> None:
                 client.delete(key)
 
 
-async def test_r56_in_memory_it_is_the_same_in_a_retry_and_for_a_second_dispatcher(
+async def test_in_memory_it_is_the_same_in_a_retry_and_for_a_second_dispatcher(
     tmp_path: Path,
 ) -> None:
     notes = tmp_path / "keys"

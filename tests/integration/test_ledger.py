@@ -263,7 +263,7 @@ async def test_a_claimed_call_is_closed_as_running_and_its_worker_told(ledger: S
     assert await ledger.settle() == "late"
 
 
-async def test_across_an_epoch_nobody_claims_that_a_call_never_ran(ledger: Server) -> None:
+async def test_across_an_epoch_no_result_claims_that_a_call_never_ran(ledger: Server) -> None:
     epoch, _ = await ledger.open()
     await ledger.change_epoch()
     assert await ledger.claim() == "moved"
@@ -285,7 +285,7 @@ async def test_a_lost_record_is_missing_until_its_call_is_closed(ledger: Server)
     assert await ledger.open(nonce="later") == (ANY, [b"unknown"])
 
 
-async def test_whoever_asks_again_is_told_as_well(ledger: Server) -> None:
+async def test_a_repeated_asker_is_answered_too(ledger: Server) -> None:
     """R18: attaches to the record. Of many askers the dead make room, and never the first."""
     await ledger.live(REPLY)
     await ledger.open()
@@ -331,7 +331,9 @@ async def test_a_no_is_not_said_of_what_another_has_sent(ledger: Server) -> None
 
 
 @pytest.mark.parametrize("what", ["epoch", "claimed"])
-async def test_a_no_is_not_said_where_nobody_can_know(ledger: Server, what: str) -> None:
+async def test_not_approved_is_not_answered_where_it_cannot_be_known(
+    ledger: Server, what: str
+) -> None:
     epoch, _ = await ledger.open()
     if what == "claimed":
         await ledger.claim()
@@ -352,7 +354,7 @@ async def test_what_may_not_run_twice_is_remembered_longer_than_its_result(ledge
         assert (await ledger.open(key=key, nonce="again", rerunnable=rerunnable))[1] == [answer]
 
 
-async def test_r69_a_call_that_was_claimed_is_not_claimed_again_if_its_record_is_restored(
+async def test_a_call_that_was_claimed_is_not_claimed_again_if_its_record_is_restored(
     ledger: Server,
 ) -> None:
     epoch, _ = await ledger.open()
@@ -365,7 +367,7 @@ async def test_r69_a_call_that_was_claimed_is_not_claimed_again_if_its_record_is
 
 
 @pytest.mark.parametrize("end", [each for each in CloseReason if each not in UNSENT])
-async def test_r69_a_call_that_was_closed_is_not_claimed_if_its_record_is_restored(
+async def test_a_call_that_was_closed_is_not_claimed_if_its_record_is_restored(
     ledger: Server, end: CloseReason
 ) -> None:
     epoch, _ = await ledger.open()
@@ -425,7 +427,7 @@ async def test_what_may_have_run_before_a_failover_is_not_noted_anew(ledger: Ser
     assert answers == [NEW]
 
 
-async def test_whoever_asks_last_says_how_long_a_call_may_wait(ledger: Server) -> None:
+async def test_the_last_asker_sets_how_long_a_call_may_wait(ledger: Server) -> None:
     """R18: the one who asked first may be dead, and its patience with it."""
     await ledger.open(wait=0.01, deadline=1.0)
     await ledger.open(nonce="other", reply=OTHER_REPLY, wait=30.0, deadline=90.0)
@@ -436,7 +438,7 @@ async def test_whoever_asks_last_says_how_long_a_call_may_wait(ledger: Server) -
     assert left > 85.0
 
 
-async def test_a_record_outlives_the_patience_of_whoever_asks_last(ledger: Server) -> None:
+async def test_a_record_outlives_the_latest_wait_deadline(ledger: Server) -> None:
     """Else a call that runs on would be forgotten, and started again by the next to ask."""
     await ledger.open(keep=0.05)
     await ledger.open(nonce="other", reply=OTHER_REPLY, keep=30.0)

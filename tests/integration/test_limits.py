@@ -81,7 +81,7 @@ async def test_a_read_that_fails_is_retried_by_the_pool(dispatcher: Dispatcher) 
     assert attempts.count("c") == 1
 
 
-async def test_whoever_asks_again_follows_the_retries_to_their_end(dispatcher: Dispatcher) -> None:
+async def test_a_repeated_call_follows_the_retries_to_their_end(dispatcher: Dispatcher) -> None:
     """R18."""
     asked = [
         dispatcher.dispatch(call("flaky", name="d", failures=2), session="s", turn="t")

@@ -98,7 +98,7 @@ async def written(log: Path, word: str, times: int) -> None:
 
 
 @pytest.mark.parametrize("is_apart", [False, True], ids=["one server", "a broker of its own"])
-async def test_a_server_that_goes_and_comes_is_told_once_each_time(
+async def test_each_server_outage_and_recovery_is_reported_once(
     is_apart: bool, tmp_path: Path
 ) -> None:
     """Celery has a line for each of its attempts, and one of them had ten lines."""

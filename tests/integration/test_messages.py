@@ -387,7 +387,7 @@ async def test_a_message_delivered_many_times_runs_once(
     assert trace.read_text() == "start it\n"
 
 
-async def test_r69_a_cancelled_call_whose_record_and_message_are_restored_does_not_run(
+async def test_a_cancelled_call_whose_record_and_message_are_restored_does_not_run(
     aside: Dispatcher, dispatcher: Dispatcher, client: "redis.Redis", tmp_path: Path
 ) -> None:
     trace = tmp_path / "trace"

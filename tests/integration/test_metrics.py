@@ -95,7 +95,7 @@ def ended_as(name: str, code: Code | None) -> tuple[str, str, str]:
     return (name, code.error_type.value, code.value) if code else (name, "ok", "ok")
 
 
-async def test_r43_what_is_read_is_what_was_run_though_a_worker_is_killed(
+async def test_what_is_read_is_what_was_run_though_a_worker_is_killed(
     redis_url: str, tmp_path: Path
 ) -> None:
     """Every ending, two dispatchers, and a worker process that is replaced."""
@@ -153,7 +153,7 @@ async def test_r43_what_is_read_is_what_was_run_though_a_worker_is_killed(
             assert "424242" not in text, "no argument, session or made-up name is a label"
 
 
-async def test_r43_a_call_that_is_sent_again_is_counted(redis_url: str, tmp_path: Path) -> None:
+async def test_a_call_that_is_sent_again_is_counted(redis_url: str, tmp_path: Path) -> None:
     worker_port, port = free_port(), free_port()
     with worker(redis_url, worker_port, tmp_path / "log"):
         async with Dispatcher.connect(
@@ -171,7 +171,7 @@ async def test_r43_a_call_that_is_sent_again_is_counted(redis_url: str, tmp_path
             assert by_code(read, "toolpool_calls_total") == {ended_as("die_once", None): 1.0}
 
 
-async def test_r65_a_local_fleet_leaves_the_port_to_its_dispatcher(
+async def test_a_local_fleet_leaves_the_port_to_its_dispatcher(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     port = free_port()
@@ -192,7 +192,7 @@ async def test_r65_a_local_fleet_leaves_the_port_to_its_dispatcher(
     ("given", "said"),
     [("taken", "another process has it"), ("tcp://10.0.0.1:9646", "from 1 to 65535")],
 )
-async def test_r65_a_port_that_cannot_be_had_is_said_once_and_calls_go_on(
+async def test_a_taken_port_is_logged_once_and_calls_go_on(
     redis_url: str, tmp_path: Path, given: str, said: str
 ) -> None:
     """A Kubernetes service called toolpool-metrics sets the variable to its own address."""

@@ -332,7 +332,7 @@ async def test_a_switch_that_would_deny_nothing(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "wrong", ["tests.fleets.road", 5, None, tools, tools.echo, [5], [None], [len]], ids=repr
 )
-def test_tools_that_are_none(make: Any, wrong: Any) -> None:
+def test_invalid_tools_are_refused(make: Any, wrong: Any) -> None:
     with pytest.raises(ToolDeclarationInvalid, match="not a tool|list of tools"):
         make(wrong)
 
@@ -344,7 +344,7 @@ def test_no_tool_at_all() -> None:
             Dispatcher.in_memory(empty)
 
 
-async def test_a_form_that_there_is_none_of() -> None:
+async def test_an_unknown_format_is_refused() -> None:
     async with in_memory() as dispatcher:
         turn = await dispatcher.dispatch(call("echo", value=1))
         with pytest.raises(ValueError, match="unknown format 'gpt': use one of"):

@@ -26,7 +26,9 @@ async def dispatcher() -> AsyncIterator[Dispatcher]:
 
 
 @pytest.mark.parametrize("name", ["x" * 3_000_000, "a\ud800", "", 5, b"s"])
-async def test_a_host_s_bad_name_is_told_to_the_host(dispatcher: Dispatcher, name: Any) -> None:
+async def test_a_bad_name_from_the_host_raises_in_the_host(
+    dispatcher: Dispatcher, name: Any
+) -> None:
     handle = "0" * 32
     for ask in (
         dispatcher.dispatch(call("echo", value=1), session=name),
@@ -44,9 +46,7 @@ async def test_a_host_s_bad_name_is_told_to_the_host(dispatcher: Dispatcher, nam
 
 
 @pytest.mark.parametrize("handle", ["0" * 32, HALF, "x" * 10_000, "", 5, None])
-async def test_a_handle_that_nobody_gave_is_told_to_the_host(
-    dispatcher: Dispatcher, handle: Any
-) -> None:
+async def test_an_unknown_handle_raises_in_the_host(dispatcher: Dispatcher, handle: Any) -> None:
     for ask in (dispatcher.task_result, dispatcher.task_cancel, dispatcher.output):
         with pytest.raises(KeyError, match="unknown, expired or another session's"):
             await ask(handle, session="s")

@@ -68,7 +68,7 @@ async def test_another_session_cannot_read_it(dispatcher: Dispatcher) -> None:
 
 
 @pytest.mark.parametrize("page", [0, -1, 9, 10**30, 1.5, True, "1", None])
-async def test_a_page_that_there_is_none_of(dispatcher: Dispatcher, page: Any) -> None:
+async def test_a_missing_page_is_refused(dispatcher: Dispatcher, page: Any) -> None:
     """The host is told so by ValueError, the model in an answer that it can go by."""
     result = (await dispatcher.dispatch(call("write_much", characters=3000), session="s"))[0]
     with pytest.raises(ValueError, match="page"):

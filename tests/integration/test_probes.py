@@ -89,7 +89,7 @@ def worker_of(supervisor: int) -> int:
     return int(children[0])
 
 
-def test_a_worker_has_its_key_from_a_file_and_hands_its_name_to_nobody(
+def test_a_worker_reads_its_key_from_a_file_and_passes_the_path_to_no_child(
     worker: "subprocess.Popen[bytes]",
 ) -> None:
     child = Path(f"/proc/{worker_of(worker.pid)}/environ").read_bytes()
@@ -130,7 +130,7 @@ def test_a_worker_that_hangs_is_unhealthy(
     assert asked(port, "/healthz") == (200, "ok")
 
 
-def test_a_file_that_nobody_touched_is_unhealthy(tmp_path: Path) -> None:
+def test_a_stale_heartbeat_file_is_unhealthy(tmp_path: Path) -> None:
     file = tmp_path / "health"
     assert not is_healthy(file)
     file.write_text("ready\n")

@@ -122,7 +122,7 @@ async def test_a_cancelled_thread_sees_it_and_frees_its_slot(dispatcher: Dispatc
     assert (await turn)[0].code is Code.CANCELLED
 
 
-async def test_a_bookmark_of_before_a_restart_holds_up_nobody(dispatcher: Dispatcher) -> None:
+async def test_a_bookmark_from_before_a_restart_delays_no_reader(dispatcher: Dispatcher) -> None:
     """R41: what is no more is told, and what comes is followed."""
     async with asyncio.timeout(10.0):
         following = aiter(dispatcher.events(since="1700000000000-1000000"))

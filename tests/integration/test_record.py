@@ -209,7 +209,7 @@ async def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path, target: 
         Dispatcher.in_memory(TOOLS, record=5)  # type: ignore[arg-type]
 
 
-async def test_a_full_disk_is_told_once_and_no_call_is_felt(
+async def test_a_full_disk_is_logged_once_and_delays_no_call(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It recovers, and nothing is lost that there was room for."""
@@ -257,7 +257,7 @@ async def test_what_there_is_no_room_for_is_counted_in_the_record(
     assert sum("record_too_slow" in line for line in caplog.messages) == 1
 
 
-async def test_a_sink_that_raises_anything_is_told_and_counted(
+async def test_an_error_of_a_sink_is_reported_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     sink = Sink()

@@ -62,7 +62,7 @@ async def test_a_read_that_nothing_is_known_of_runs_once_for_all_who_resume(form
 
 
 @pytest.mark.parametrize("form", ["ids from 0", "ollama", "gemini"])
-async def test_a_cut_history_s_call_has_no_earlier_one_s_result(form: str) -> None:
+async def test_a_call_of_a_cut_history_does_not_get_an_earlier_call_s_result(form: str) -> None:
     """The first one's turn is not in the history any more, and the second was never dispatched."""
     gate, message = Gate(), MESSAGES[form]
     gate.open()

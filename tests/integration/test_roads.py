@@ -185,7 +185,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Real]:
 
 
 @pytest.mark.timeout(120)
-async def test_r66_whatever_dies_or_jumps_it_runs_once_if_it_was_approved(
+async def test_an_approved_call_runs_once_despite_crashes_and_clock_jumps(
     scene: Real, tmp_path: Path
 ) -> None:
     """Deaths, jumps of an hour, and a writer without the key, between any two steps."""

@@ -78,7 +78,9 @@ def test_a_script_without_a_guard_is_told_to_have_one(tmp_path: Path, last: str)
 
 
 @pytest.mark.parametrize("last", ["thread", "caught"])
-def test_nor_does_one_that_hides_it_multiply(tmp_path: Path, last: str) -> None:
+def test_a_program_that_hides_the_marker_does_not_multiply_either(
+    tmp_path: Path, last: str
+) -> None:
     """In a thread, or with the error caught: it works, or says so."""
     script = tmp_path / "my_script.py"
     script.write_text(TOOL + UNGUARDED[last])

@@ -85,7 +85,9 @@ async def looks(settings: Settings) -> list[dict[str, Any]]:
     return found
 
 
-async def test_a_worker_and_its_children_are_told_no_secret(settings: Settings) -> None:
+async def test_a_worker_and_its_children_get_no_secret_in_their_environment(
+    settings: Settings,
+) -> None:
     with worker(settings):
         found = await looks(settings)
     for place in ("own environ", "own cmdline", "parent cmdline", "grandparent cmdline"):

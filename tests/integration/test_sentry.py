@@ -98,7 +98,7 @@ def issues(sink: SentrySink) -> Counter[tuple[str, str]]:
     return Counter((e["tags"]["tool"], e["tags"]["code"]) for e in sink.of("event"))
 
 
-async def test_r44_what_is_broken_is_an_issue_once_and_a_mistake_is_none(
+async def test_a_fault_is_one_issue_and_a_model_s_mistake_is_no_issue(
     tools: Path, sink: SentrySink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SENTRY_TRACES_SAMPLE_RATE", "1.0")
@@ -211,7 +211,7 @@ async def test_a_trace_goes_through_queue_and_worker_in_the_names_that_dashboard
     assert issue["contexts"]["trace"]["trace_id"] == root.trace_id
 
 
-async def test_r44_a_flood_is_capped_and_counted(tools: Path, sink: SentrySink) -> None:
+async def test_a_flood_is_capped_and_counted(tools: Path, sink: SentrySink) -> None:
     fleet = fleet_of(tools, sentry_per_issue=2, circuit_minimum_calls=1000)
     try:
         async with Dispatcher.connect(settings=fleet.settings) as dispatcher:
@@ -274,14 +274,14 @@ async def test_one_worker_of_a_pool_checks_in(tools: Path, sink: SentrySink) -> 
 
 
 @pytest.mark.parametrize("dsn", ["nonsense", "http://", "https://sentry.io/1"])
-def test_a_dsn_that_is_none_is_refused_at_once(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_dsn_is_refused_at_once(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SENTRY_DSN", dsn)
     with pytest.raises(Misconfigured, match="SENTRY_DSN is not a DSN"):
         Sentry()
 
 
 @pytest.mark.parametrize("rate", ["often", "2", "-1", "nan"])
-def test_a_rate_that_is_none_is_refused_at_once(
+def test_an_invalid_rate_is_refused_at_once(
     rate: str, sink: SentrySink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SENTRY_TRACES_SAMPLE_RATE", rate)

@@ -85,7 +85,7 @@ async def test_many_are_answered_in_their_order(both: Both) -> None:
     assert await both.shared.ask([]) == []
 
 
-async def test_a_key_that_nobody_opened_in_time_is_joined_by_nobody(both: Both) -> None:
+async def test_an_expired_unopened_key_is_not_joined(both: Both) -> None:
     await both.ask(DIGEST + "1", wait=0.05)
 
     async def is_free() -> bool:
@@ -122,7 +122,7 @@ async def test_who_must_not_have_what_began_before_takes_its_own_key(both: Both)
     assert await both.ask(DIGEST + "3") == SharedFound(DIGEST + "2"), "the newest"
 
 
-async def test_a_run_that_failed_for_somebody_is_not_joined_by_him(both: Both) -> None:
+async def test_a_failed_run_is_not_joined_again_by_the_same_asker(both: Both) -> None:
     await both.ask(DIGEST + "1")
     assert await both.ask(DIGEST + "2", unless=DIGEST + "1") == new(DIGEST + "2")
     assert await both.ask(DIGEST + "3", unless=DIGEST + "1") == SharedFound(DIGEST + "2")
@@ -137,7 +137,7 @@ async def test_one_with_more_time_takes_its_own_key_but_any_result(both: Both) -
     assert (await both.ask(DIGEST + "3", timeout=500.0)).outcome == b"outcome"
 
 
-async def test_a_note_that_names_another_digests_run_is_none(both: Both) -> None:
+async def test_a_note_of_a_run_with_another_digest_is_ignored(both: Both) -> None:
     await both.ask(OTHER + "1")
     ask = SharedAsk(OTHER, DIGEST + "1", timeout=1, wait=1, cached=5)
     assert await both.shared.ask([ask]) == [new(DIGEST + "1")]

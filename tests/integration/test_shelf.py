@@ -45,7 +45,7 @@ def offered(client: "redis.Redis", **live: frozenset[str]) -> dict[str, str]:
     return {name: offer.spec.digest for name, offer in catalog.listed.items()}
 
 
-def test_a_stranger_takes_nobody_s_place(client: "redis.Redis") -> None:
+def test_an_unknown_caller_takes_no_place(client: "redis.Redis") -> None:
     """R63: with the same tools, and another key."""
     ours = shelf(client, OLD)
     shelf(client, OLD, NEW, envelope=THEIRS)
@@ -57,7 +57,7 @@ def test_a_stranger_takes_nobody_s_place(client: "redis.Redis") -> None:
     assert offered(client) == {"search": OLD.digest}
 
 
-def test_a_newer_version_stays_the_newer_whoever_publishes_again(client: "redis.Redis") -> None:
+def test_republishing_an_older_version_does_not_replace_a_newer_one(client: "redis.Redis") -> None:
     """R63: an old worker that starts again, or puts back what was lost, is no news."""
     old, new = shelf(client, OLD), shelf(client, NEW)
     shelf(client, OLD)

@@ -134,7 +134,7 @@ def fleet() -> Iterator[LocalFleet]:
 
 
 @pytest.mark.parametrize("removed", ["the switch", "the version", "both"])
-async def test_what_somebody_removes_without_a_key_a_worker_still_knows(
+async def test_a_worker_still_knows_what_was_removed_without_a_key(
     fleet: LocalFleet, tmp_path: Path, removed: str
 ) -> None:
     """R69: from a dispatcher that never saw it, while no other dispatcher is there."""

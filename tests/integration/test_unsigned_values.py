@@ -257,7 +257,7 @@ async def test_a_record_that_says_it_may_run_twice_makes_no_call_run_twice(
 
 
 @pytest.mark.parametrize("starts", ["dispatcher", "worker"])
-async def test_an_offset_of_the_clock_that_nobody_signed_moves_no_process_that_starts(
+async def test_an_unsigned_clock_offset_moves_no_starting_process(
     settings: Settings, client: Any, starts: str
 ) -> None:
     """R63: else it would take an old decision, put back with its record, for a good one."""
@@ -281,9 +281,7 @@ async def test_an_offset_of_the_clock_that_nobody_signed_moves_no_process_that_s
         client.delete(NAMES.epoch)
 
 
-async def test_an_offset_of_the_clock_that_nobody_signed_moves_no_command(
-    settings: Settings, client: Any
-) -> None:
+async def test_an_unsigned_clock_offset_moves_no_command(settings: Settings, client: Any) -> None:
     before = client.get(NAMES.epoch)
     try:
         client.set(NAMES.epoch, "r 86400000 0 version none")

@@ -95,7 +95,7 @@ async def test_one_that_raises_is_logged_and_not_felt(fleet: LocalFleet) -> None
     await eventually(lambda: "observer_failed observer=Raising.started" in fleet.log(), "logged")
 
 
-async def test_a_message_that_is_refused_is_told(fleet: LocalFleet, moments: Moments) -> None:
+async def test_a_refused_message_is_reported(fleet: LocalFleet, moments: Moments) -> None:
     queue = RedisKeys(fleet.settings.key_prefix).queue("default", RunIn.LOOP)
     assert fleet.settings.redis_url is not None
     with redis.Redis.from_url(fleet.settings.redis_url) as client:
@@ -104,7 +104,7 @@ async def test_a_message_that_is_refused_is_told(fleet: LocalFleet, moments: Mom
     assert moments.of("refused")[0][1] == "foreign"
 
 
-async def test_what_became_of_a_worker_is_told_to_the_next_one(
+async def test_a_worker_s_end_is_reported_by_its_successor(
     fleet: LocalFleet, moments: Moments
 ) -> None:
     async with connected(fleet) as dispatcher:
@@ -137,7 +137,7 @@ async def test_a_tool_that_blocks_the_loop_is_told_with_its_stack_though_it_ends
     assert "tool='block_the_loop'" in last and "is_fatal=True" in last and "time.sleep" in last
 
 
-async def test_a_stop_and_a_server_that_goes_away_are_told(tmp_path: Path) -> None:
+async def test_a_stop_and_a_server_outage_are_reported(tmp_path: Path) -> None:
     seen = Moments(tmp_path / "moments")
     with watched(seen, f"{TOOLS}:Writing") as fleet:
         await eventually(lambda: len(seen.of("ready")) == 2, "both workers are ready")
@@ -163,7 +163,7 @@ async def test_a_stop_and_a_server_that_goes_away_are_told(tmp_path: Path) -> No
         (f"{TOOLS}:echo", "cannot be loaded"),
     ],
 )
-def test_an_observer_that_is_none_stops_the_worker_at_once(
+def test_an_invalid_observer_stops_the_worker_at_once(
     observer: str, why: str, redis_url: str
 ) -> None:
     ran = subprocess.run(

@@ -185,7 +185,7 @@ def test_an_alert_asks_for_what_there_is_and_says_what_to_do(rule: dict[str, Any
         ("ToolpoolCallsWait", 'toolpool_calls_total{code="exception.expired"}'),
     ],
 )
-def test_what_no_call_fails_of_wakes_somebody_too(alert: str, asks_for: str) -> None:
+def test_faults_that_fail_no_call_alert_operators_too(alert: str, asks_for: str) -> None:
     """And calls that expire sooner than the age of the first can reach what it alerts at."""
     [rule] = [rule for rule in RULES if rule["alert"] == alert]
     assert asks_for in rule["expr"]

@@ -75,7 +75,7 @@ def counted(server: Bugsink) -> dict[tuple[str, str], int]:
 
 
 @pytest.mark.timeout(400)
-async def test_r44_the_issues_are_exactly_those_of_what_is_broken(
+async def test_the_issues_are_exactly_those_of_what_is_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with bugsink(tmp_path) as server:
@@ -97,7 +97,7 @@ async def test_r44_the_issues_are_exactly_those_of_what_is_broken(
 
 
 @pytest.mark.timeout(400)
-async def test_r44_a_flood_is_capped_by_default(
+async def test_a_flood_is_capped_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with bugsink(tmp_path) as server:
@@ -111,7 +111,7 @@ async def test_r44_a_flood_is_capped_by_default(
 
 
 @pytest.mark.timeout(400)
-async def test_r44_no_secret_is_sent_and_every_item_is_valid(
+async def test_no_secret_is_sent_and_every_item_is_valid(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Relay is what stands before Sentry, and refuses what is not of the form."""

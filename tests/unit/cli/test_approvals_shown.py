@@ -9,7 +9,7 @@ from toolpool.dispatcher.policy.approval_view import Approval
 HOSTILE = "a\x1b[2J\x9b1A\u202eb"
 
 
-def test_r57_the_list_shows_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_shows_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     approval = Approval(
         id="4f0c2a91d3",
         state=ApprovalState.WAITING,

@@ -218,7 +218,7 @@ def test_a_mistyped_variable_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> No
     )  # fmt: skip
 
 
-def test_r58_rules_and_hooks_are_looked_at(tmp_path: Path) -> None:
+def test_rules_and_hooks_are_looked_at(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text('[[rule]]\naction = "deny"')
     settings = Settings(policy=str(path), before_call="os:getcwd", after_result="os.path:join")
@@ -246,7 +246,7 @@ def test_r58_rules_and_hooks_are_looked_at(tmp_path: Path) -> None:
         ("file:/not/there", Level.FAIL, "the folder /not/there, which does not exist"),
     ],
 )
-def test_r59_it_says_where_secrets_come_from_and_never_what_they_are(
+def test_check_names_secret_sources_and_never_values(
     source: str, level: Level, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOOLPOOL_SECRET_GITHUB", "hunter2")
@@ -256,7 +256,7 @@ def test_r59_it_says_where_secrets_come_from_and_never_what_they_are(
     assert bool(finding.remedy) == (level is not Level.OK)
 
 
-def test_r58_a_rule_for_no_tool_there_is_is_named(tmp_path: Path) -> None:
+def test_a_rule_for_no_tool_there_is_is_named(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text(
         '[[rule]]\nname = "typo"\ntool = "refnud"\naction = "deny"\n'

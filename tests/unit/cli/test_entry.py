@@ -133,7 +133,7 @@ def test_a_network_server_needs_a_key(toolpool: Run, monkeypatch: pytest.MonkeyP
     assert "make one with `toolpool keygen`" in ran.err
 
 
-def test_output_nobody_reads_any_more_ends_quietly() -> None:
+def test_output_to_a_closed_pipe_ends_quietly() -> None:
     script = f"{sys.executable} -m toolpool tools list --json | true; echo ${{PIPESTATUS[0]}}"
     ran = subprocess.run(
         ["bash", "-c", script],

@@ -147,7 +147,7 @@ def test_code_of_a_compiled_module_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("function", [from_a_cause, while_handled, in_a_group])
-def test_r44_no_text_of_an_exception_is_in_it(function: Callable[[], None]) -> None:
+def test_no_text_of_an_exception_is_in_it(function: Callable[[], None]) -> None:
     faults = raised_by(function)
     assert SECRET not in repr(faults) + traceback_of(faults)
 
@@ -273,7 +273,7 @@ def test_a_name_made_of_what_came_from_outside_stays_in_its_line() -> None:
     assert "\x1b" not in traceback_of(found)
 
 
-def test_a_class_that_its_module_does_not_hold_is_told_as_the_class_above_it() -> None:
+def test_an_unimportable_exception_class_is_named_by_its_base_class() -> None:
     """A model may have written it, and given it the name of any module."""
 
     class Mine(ValueError):

@@ -86,7 +86,7 @@ def test_a_jump_is_corrected_and_not_followed(jump: float, state: str, corrected
     assert clock.agreement()[1] == ""
 
 
-def test_a_jump_that_another_process_corrected_is_still_told() -> None:
+def test_a_clock_jump_that_another_process_corrected_is_still_reported() -> None:
     clock = FleetClock(KEYRING)
     read(clock, 1000.0, 0.0, 0.0, "r 0 1000000")
     assert read(clock, 1001.0, 1.0, 1.0, "r -3600000 1001000")
@@ -103,7 +103,7 @@ def test_a_process_that_was_suspended_follows_the_others() -> None:
     assert clock.time() > 1598.0
 
 
-def test_fleet_time_that_is_behind_is_corrected_whoever_agreed() -> None:
+def test_fleet_time_that_is_behind_is_corrected_regardless_of_votes() -> None:
     """A monotonic clock may have stood still, but is never fast."""
     clock = FleetClock(KEYRING)
     read(clock, 1000.0, 0.0, 0.0, "r 0 1000000")
@@ -184,7 +184,7 @@ def test_what_cannot_be_corrected_is_followed() -> None:
         signed("q -3600000").replace("q", "r"),
     ],
 )
-def test_an_offset_that_nobody_with_the_key_set_is_not_followed_and_undone(state: str) -> None:
+def test_an_unsigned_offset_is_not_followed_and_is_removed(state: str) -> None:
     fresh = FleetClock(KEYRING)
     now = elapsed()
     fresh.read(5000.0, state, now, now)
@@ -206,7 +206,7 @@ def test_an_offset_that_nobody_with_the_key_set_is_not_followed_and_undone(state
     assert abs(known.time() - 5060.0) < 1.0
 
 
-def test_an_offset_that_creeps_without_a_signature_moves_nobody() -> None:
+def test_an_unsigned_creeping_offset_moves_no_process() -> None:
     clock = FleetClock(KEYRING)
     now = elapsed()
     read(clock, 5000.0, now, now)
@@ -226,7 +226,7 @@ def test_a_signature_that_was_taken_away_is_put_back() -> None:
 
 
 @pytest.mark.parametrize("agreed", [4_000_000, 8_599_000, 8_600_000])
-def test_an_earlier_offset_that_is_put_back_moves_nobody(agreed: int) -> None:
+def test_a_replayed_earlier_offset_moves_no_process(agreed: int) -> None:
     """It was signed an hour ago, or is said to have been agreed with just now."""
     clock = FleetClock(KEYRING)
     now = elapsed()

@@ -23,7 +23,7 @@ async def test_what_one_turn_brings_is_handed_over_in_the_next_in_order() -> Non
 request: ContextVar[str] = ContextVar("request", default="none")
 
 
-async def test_it_is_handed_over_in_nobodys_context() -> None:
+async def test_work_is_handed_over_in_an_empty_context() -> None:
     """What is done for many must not look as if it were done for the first of them."""
     seen: list[str] = []
     gathered: Gathered[int] = Gathered(lambda _: seen.append(request.get()))

@@ -289,7 +289,7 @@ def test_what_a_thread_or_a_finalizer_raised_is_told_without_what_it_says(
     assert SECRET not in text
 
 
-def test_what_a_finalizer_logs_while_another_line_is_looked_at_is_no_trouble(
+def test_a_log_line_from_a_finalizer_during_another_line_does_not_deadlock(
     written: Callable[..., Callable[[], list[str]]],
 ) -> None:
     """Memory may be collected at any step, and what is collected may log."""
@@ -359,7 +359,7 @@ def test_what_a_host_s_handler_raises_is_not_raised_to_who_logs(root: logging.Lo
     log.error("worker_ended")
 
 
-def test_a_closed_stderr_is_nobody_s_trouble(
+def test_a_closed_stderr_does_not_break_logging(
     written: Callable[..., Callable[[], list[str]]],
 ) -> None:
     written()
@@ -389,7 +389,7 @@ def test_what_a_tools_module_configures_does_not_silence_our_lines(
     assert SECRET not in theirs.getvalue()
 
 
-def test_nobody_waits_for_a_pipe_that_is_full(
+def test_a_full_pipe_blocks_no_writer(
     root: logging.Logger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What cannot be written is dropped and counted, and the rest comes when somebody reads."""

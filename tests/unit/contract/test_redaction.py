@@ -50,7 +50,7 @@ def hiding(value: str) -> Redaction:
         base64.urlsafe_b64encode(ODD.encode()).decode().rstrip("="),
     ],
 )
-def test_r59_a_value_is_hidden_however_it_is_spelt(spelt: str) -> None:
+def test_a_value_is_hidden_however_it_is_spelt(spelt: str) -> None:
     hidden = hiding(ODD).text(f"before {spelt} behind")
     assert hidden.startswith(f"before {MARK}")
     assert ODD.strip()[:8] not in hidden
@@ -59,7 +59,7 @@ def test_r59_a_value_is_hidden_however_it_is_spelt(spelt: str) -> None:
 
 @pytest.mark.parametrize("user", ["", "a", "ab", "abc"])
 @pytest.mark.parametrize("password", ["", ":", ":x"])
-def test_r59_basic_authentication_is_no_way_around_it(user: str, password: str) -> None:
+def test_secrets_in_basic_authentication_are_hidden_too(user: str, password: str) -> None:
     token = "sk-live-0123456789"
     header = base64.b64encode(f"{user}{token}{password}".encode()).decode()
     hidden = hiding(token).text(f"Authorization: Basic {header}")
@@ -67,7 +67,7 @@ def test_r59_basic_authentication_is_no_way_around_it(user: str, password: str) 
     assert header[4:-4] not in hidden
 
 
-def test_r59_half_of_a_key_that_has_lines_is_hidden_but_not_what_all_keys_have() -> None:
+def test_half_of_a_key_that_has_lines_is_hidden_but_not_what_all_keys_have() -> None:
     hidden = hiding(PEM).text("cannot read 'AQEFAASCBKcwggSjAgEAAoIB' after -----BEGIN KEY-----")
     assert hidden == f"cannot read '{MARK}' after -----BEGIN KEY-----"
 
@@ -82,7 +82,7 @@ def test_of_two_values_the_longer_is_found_first() -> None:
     assert redaction.text("abcdefghij abcdefg") == "[secret b] [secret a]g"
 
 
-def test_r59_data_stay_json_and_hold_no_value() -> None:
+def test_data_stay_json_and_hold_no_value() -> None:
     redaction = Redaction({"key": ODD, "pin": "424242"})
     data = {"a": [f"x{ODD}y", 1, None, True], ODD: {"deep": ODD}, "pin": 424242, "f": 1424242.5}
     assert encoding.decode(redaction.json(encoding.encode(data))) == {
@@ -108,7 +108,7 @@ text = st.text(st.characters(exclude_categories=("Cs",)), min_size=6, max_size=4
 
 
 @given(text, text, text)
-def test_r59_no_value_survives(value: str, before: str, behind: str) -> None:
+def test_no_secret_value_survives_redaction(value: str, before: str, behind: str) -> None:
     if value in MARK:
         return
     redaction = hiding(value)
@@ -117,7 +117,7 @@ def test_r59_no_value_survives(value: str, before: str, behind: str) -> None:
     assert encoding.encode(value)[1:-1] not in redaction.json(data).replace(MARK.encode(), b"")
 
 
-def test_r59_what_is_logged_during_a_call_does_not_show_it(
+def test_what_is_logged_during_a_call_does_not_show_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     writer = LogWriter(sys.stderr)
@@ -141,7 +141,7 @@ def test_r59_what_is_logged_during_a_call_does_not_show_it(
 
 @pytest.mark.parametrize("formatter", [JsonFormatter(), TextFormatter()], ids=["json", "text"])
 @pytest.mark.parametrize("arguments", [(), ({"key": ODD},), ({"deep": [ODD]}, 1)], ids=len)
-def test_r59_a_line_is_searched_before_it_is_split(
+def test_a_line_is_searched_before_it_is_split(
     formatter: logging.Formatter,
     arguments: tuple[object, ...],
     capsys: pytest.CaptureFixture[str],
@@ -196,7 +196,7 @@ WRITERS = {
 
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("value", ["sk/live+key=&<é> ö", "pä/ss wörd~'\"\\", "token-\U0001f511-☃"])
-def test_r59_a_value_is_hidden_however_libraries_write_it(writer: str, value: str) -> None:
+def test_a_value_is_hidden_however_libraries_write_it(writer: str, value: str) -> None:
     spelt = WRITERS[writer](value)
     redaction = hiding(value)
     assert redaction.text(f"%41 ä {spelt}\\n100% é") == f"%41 ä {MARK}\\n100% é"
@@ -205,7 +205,7 @@ def test_r59_a_value_is_hidden_however_libraries_write_it(writer: str, value: st
 
 
 @given(text, text, text, st.sampled_from(list(WRITERS)))
-def test_r59_no_value_survives_being_written(
+def test_no_secret_value_survives_serialization(
     value: str, before: str, behind: str, writer: str
 ) -> None:
     if not value.strip() or value in MARK:

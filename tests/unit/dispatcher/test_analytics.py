@@ -89,7 +89,7 @@ def test_only_the_call_after_the_first_rejection_is_a_first_retry() -> None:
     assert retries([True, True], [False, False]) == (1, 1)
 
 
-def test_a_high_rate_is_told_once_until_it_was_well() -> None:
+def test_a_high_rate_is_logged_once_until_it_recovers() -> None:
     told: list[Alert] = []
 
     class Told(Observer):

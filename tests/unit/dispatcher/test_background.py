@@ -153,7 +153,7 @@ async def test_a_handle_is_found_by_its_tenant_alone(bench: Bench, dispatcher: D
 
 
 @pytest.mark.parametrize("stored", ["under another name", "by a stranger"])
-async def test_a_handle_that_somebody_else_has_stored_is_none(
+async def test_a_handle_stored_without_the_key_is_rejected(
     bench: Bench, dispatcher: Dispatcher, stored: str
 ) -> None:
     handle = await hand_over(dispatcher, "a")
@@ -297,7 +297,7 @@ async def test_a_call_whose_record_is_gone_is_listed_as_expired(
     assert task["state"] == "EXPIRED"
 
 
-async def test_a_model_is_shown_the_newest_and_told_how_many_are_older(
+async def test_a_model_sees_the_newest_calls_and_the_count_of_older_ones(
     dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "LISTED_AT_MOST", 2)
@@ -368,7 +368,7 @@ async def test_an_output_is_found_by_its_session_and_tenant_alone(
         await dispatcher.output("o-1", session="s-1")
 
 
-async def test_an_output_that_somebody_else_has_stored_is_none(
+async def test_an_output_stored_without_the_key_is_rejected(
     bench: Bench, dispatcher: Dispatcher
 ) -> None:
     bench.store("o-1", "abc", Envelope(Keyring([generate_key()])))
@@ -394,7 +394,7 @@ async def test_handles_come_as_their_calls_end_to_their_session_alone(
     assert await anext(theirs) == foreign
 
 
-async def test_what_ended_before_anybody_listened_comes_first(
+async def test_calls_that_ended_before_the_first_listener_come_first(
     bench: Bench, dispatcher: Dispatcher
 ) -> None:
     first, second = [await hand_over(dispatcher, key) for key in "ab"]
@@ -406,9 +406,7 @@ async def test_what_ended_before_anybody_listened_comes_first(
     assert await anext(stream) == second
 
 
-async def test_whoever_stops_listening_misses_nothing_by_it(
-    bench: Bench, dispatcher: Dispatcher
-) -> None:
+async def test_a_listener_that_pauses_misses_nothing(bench: Bench, dispatcher: Dispatcher) -> None:
     first, second = [await hand_over(dispatcher, key) for key in "ab"]
     stream = dispatcher.completed(session="s-1")
     assert isinstance(stream, AsyncGenerator)
@@ -421,7 +419,7 @@ async def test_whoever_stops_listening_misses_nothing_by_it(
     assert await anext(dispatcher.completed(session="s-1")) == second
 
 
-async def test_of_what_nobody_takes_the_oldest_is_dropped(
+async def test_of_undelivered_items_the_oldest_is_dropped(
     bench: Bench, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(completed_handles, "_COMPLETED_KEPT", 2)
@@ -526,7 +524,7 @@ async def test_a_handle_outlives_the_dispatcher_that_gave_it(bench: Bench) -> No
         assert result.data == "a"
 
 
-async def test_what_ended_while_nobody_was_there_is_found_by_its_handle(bench: Bench) -> None:
+async def test_a_call_that_ended_without_a_listener_is_found_by_its_handle(bench: Bench) -> None:
     async with bench.dispatcher("reply:first") as first:
         handle = await hand_over(first, "a")
         await eventually(lambda: bench.hand.ids == ["a"], "it runs")
@@ -537,7 +535,7 @@ async def test_what_ended_while_nobody_was_there_is_found_by_its_handle(bench: B
         assert result.data == "a"
 
 
-async def test_whoever_listens_adopts_the_calls_of_a_dispatcher_that_died(bench: Bench) -> None:
+async def test_a_listener_adopts_the_calls_of_a_dead_dispatcher(bench: Bench) -> None:
     async with bench.dispatcher("reply:first") as first:
         handle = await hand_over(first, "a")
         await eventually(lambda: bench.hand.ids == ["a"], "it runs")

@@ -52,7 +52,9 @@ async def asked(by: Dispatcher, tool: str, **arguments: Any) -> Any:
         ("approved", "WAITING"),
     ],
 )
-async def test_a_cancelled_call_is_told_as_cancelled_on_every_road(tool: str, state: str) -> None:
+async def test_a_cancelled_call_is_reported_as_cancelled_on_every_road(
+    tool: str, state: str
+) -> None:
     server = MemoryServer()
     hand = Hand(server)
     work = asyncio.create_task(hand.run()) if state == "RUNNING" else None

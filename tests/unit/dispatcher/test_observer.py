@@ -153,7 +153,7 @@ async def test_how_it_stands_is_told_while_its_loop_turns(
 
 
 @pytest.mark.parametrize("name", ["alone", "alone_in_the_fleet", "rarely", "hangs"])
-async def test_calls_that_no_further_worker_could_start_are_not_told_as_waiting_for_one(
+async def test_calls_held_for_other_reasons_are_not_reported_as_waiting_for_workers(
     name: str, seen: Recording
 ) -> None:
     """Those of a tool at its own limit, or of a session that has as many on their way as it may."""
@@ -171,7 +171,7 @@ async def test_calls_that_no_further_worker_could_start_are_not_told_as_waiting_
         await asyncio.wait({turn})
 
 
-async def test_calls_that_wait_for_a_person_are_told_with_the_age_of_the_first(
+async def test_calls_waiting_for_approval_are_reported_with_the_age_of_the_oldest(
     seen: Recording,
 ) -> None:
     hooks = Hooks(before_call=lambda call: AskApproval())
@@ -188,7 +188,7 @@ async def test_calls_that_wait_for_a_person_are_told_with_the_age_of_the_first(
         await asyncio.wait({turn})
 
 
-async def test_calls_that_wait_are_told_with_the_age_of_the_first(seen: Recording) -> None:
+async def test_waiting_calls_are_reported_with_the_age_of_the_oldest(seen: Recording) -> None:
     settings = Settings(slots_loop=1)
     async with Dispatcher.in_memory(TOOLS, settings=settings, observers=[seen]) as dispatcher:
         turn = asyncio.ensure_future(
@@ -202,7 +202,7 @@ async def test_calls_that_wait_are_told_with_the_age_of_the_first(seen: Recordin
         await asyncio.wait({turn})
 
 
-async def test_its_pulse_is_taken_only_where_somebody_listens(
+async def test_the_event_loop_is_sampled_only_with_a_listener(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     taken = []
@@ -212,7 +212,7 @@ async def test_its_pulse_is_taken_only_where_somebody_listens(
     assert not taken
 
 
-async def test_a_retry_by_the_pool_is_told(dispatcher: Dispatcher, seen: Recording) -> None:
+async def test_a_retry_by_the_pool_is_reported(dispatcher: Dispatcher, seen: Recording) -> None:
     await dispatcher.dispatch(asked("broken"))
     await told(seen, "ended")
     [(call, pause)] = seen.of("retried")
@@ -281,7 +281,7 @@ async def test_it_closes_while_the_program_ends(seen: Recording) -> None:
     assert "ended" in seen.moments, "what waited for it was still told"
 
 
-async def test_nothing_is_made_for_nobody() -> None:
+async def test_nothing_is_built_without_a_listener() -> None:
     class Never:
         @property
         def facts(self) -> CallFacts:
@@ -320,7 +320,7 @@ class Quick(Observer):
         self.told.append(("ended", threading.get_ident()))
 
 
-async def test_r65_a_quick_one_is_told_where_it_happens_between_open_and_close() -> None:
+async def test_a_quick_observer_is_called_inline_between_open_and_close() -> None:
     quick = Quick()
     async with Dispatcher.in_memory(TOOLS, observers=[quick]) as dispatcher:
         await dispatcher.dispatch(asked("echo", value=1))
@@ -363,7 +363,7 @@ async def test_those_told_together_hear_everything_in_order_whatever_they_raise(
     assert any("observer_failed" in line for line in caplog.messages)
 
 
-async def test_one_that_is_not_quick_is_told_nothing_on_the_event_loop() -> None:
+async def test_a_slow_observer_is_never_called_on_the_event_loop() -> None:
     class Slow(Together):
         is_quick = False
 

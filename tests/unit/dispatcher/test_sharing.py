@@ -181,7 +181,7 @@ def failing(begun: list[Any], gate: Gate, **options: Any) -> Tool:
     return look
 
 
-async def test_a_failure_is_shared_by_those_who_waited_and_kept_for_nobody() -> None:
+async def test_a_failure_is_shared_with_waiting_calls_and_not_stored() -> None:
     begun: list[Any] = []
     gate = Gate()
     async with alone([failing(begun, gate)]) as one, second(one) as other:
@@ -301,7 +301,7 @@ async def test_the_age_of_a_kept_result_is_by_its_signed_time(
     assert len(begun) == 2
 
 
-async def test_a_cut_result_is_kept_for_nobody() -> None:
+async def test_a_truncated_result_is_not_shared() -> None:
     """Its whole output is one session's, and may be gone before the result is too old."""
     begun: list[Any] = []
 
@@ -318,7 +318,7 @@ async def test_a_cut_result_is_kept_for_nobody() -> None:
     assert own.handle and other.handle and own.handle != other.handle
 
 
-async def test_whoever_shares_a_run_is_not_given_the_handle_of_anothers_output() -> None:
+async def test_a_shared_run_does_not_share_its_output_handle() -> None:
     gate = Gate()
 
     @tool(effects="read", single_flight=True, max_output=2_000)
@@ -646,7 +646,7 @@ async def test_a_run_that_had_failed_before_it_was_joined_is_another_calls(
     assert later.data == 2
 
 
-async def test_one_that_came_later_than_a_run_that_nobody_started_has_another() -> None:
+async def test_a_later_call_of_an_unstarted_run_gets_its_own_run() -> None:
     """Its own queue wait is not over yet."""
     gate = Gate()
     async with alone([gated(gate, concurrency=1)], queue_timeout=1.0) as dispatcher:

@@ -45,7 +45,7 @@ def turns(noted: str, history: str, *, distinct: str = "") -> list[str | None]:
         ("AaB", "aB", [None, "B1"]),
     ],
 )
-def test_what_others_are_like_is_known_while_nobody_has_its_answers(
+def test_outcomes_of_others_are_known_before_their_replies(
     noted: str, history: str, expected: list[str | None]
 ) -> None:
     assert turns(noted, history) == expected

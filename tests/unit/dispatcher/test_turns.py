@@ -167,7 +167,7 @@ async def test_what_comes_after_a_write_waits_for_its_end(bench: Bench) -> None:
     assert (read.ok, read.note) == (True, None)
 
 
-async def test_where_nobody_saw_the_end_of_a_write_the_model_is_told() -> None:
+async def test_an_unobserved_end_of_a_write_is_reported_to_the_model() -> None:
     """In the results of the stage after it, and of no other."""
     async with bench_with(lease_interval=0.005, lease_ttl=0.02) as bench:
         turn = bench.dispatch("w1 r2 w3")
@@ -187,7 +187,7 @@ async def test_a_read_that_was_answered_and_may_still_run_holds_nothing(bench: B
     assert said(await turn)[1:] == went_well("w2")
 
 
-async def test_a_read_in_the_background_is_nothing_to_be_told_of() -> None:
+async def test_a_background_read_is_not_mentioned_to_the_model() -> None:
     async with bench_with(background_wait=0.0) as bench:
         turn = bench.dispatch("s1 w2")
         await bench.hand.end("w2")
@@ -196,7 +196,7 @@ async def test_a_read_in_the_background_is_nothing_to_be_told_of() -> None:
         assert (written.data, written.note) == ("w2", None)
 
 
-async def test_a_write_in_the_background_holds_nothing_and_the_model_is_told() -> None:
+async def test_a_background_write_blocks_nothing_and_is_reported_to_the_model() -> None:
     """It may go on for a day."""
     async with bench_with(background_wait=0.0) as bench:
         turn = bench.dispatch("b1 r2")

@@ -50,7 +50,7 @@ from toolpool.workers.tools.http.addresses import PinnedBackend, refusal, resolv
         ("64:ff9b:1::a00:1", "reserved"),
     ],
 )
-def test_r38_what_is_not_public_is_refused(address: str, words: str) -> None:
+def test_what_is_not_public_is_refused(address: str, words: str) -> None:
     reason = refusal(address, private=False)
     assert reason is not None
     assert words in reason
@@ -59,11 +59,11 @@ def test_r38_what_is_not_public_is_refused(address: str, words: str) -> None:
 @pytest.mark.parametrize(
     "address", ["93.184.216.34", "2606:4700::1111", "64:ff9b::5db8:d822", "::ffff:93.184.216.34"]
 )
-def test_r38_public_addresses_are_taken(address: str) -> None:
+def test_public_addresses_are_taken(address: str) -> None:
     assert refusal(address, private=False) is None
 
 
-def test_r38_private_opens_own_networks_but_no_metadata() -> None:
+def test_private_opens_own_networks_but_no_metadata() -> None:
     for address in ("127.0.0.1", "::1", "10.0.0.1", "192.168.1.1", "fd12::1"):
         assert refusal(address, private=True) is None
     for address in (
@@ -74,7 +74,7 @@ def test_r38_private_opens_own_networks_but_no_metadata() -> None:
 
 
 @pytest.mark.parametrize("host", ["2130706433", "0x7f.1", "127.1", "localhost", "[::1]"])
-async def test_r38_other_spellings_of_loopback_are_seen_through(host: str) -> None:
+async def test_other_spellings_of_loopback_are_seen_through(host: str) -> None:
     """The system decides what a spelling means, and its answer is what is checked."""
     with pytest.raises(ToolError, match=r"loopback address|cannot be resolved"):
         await PinnedBackend(private=False).connect_tcp(host.strip("[]"), 80)
@@ -103,7 +103,7 @@ def _answers(*rounds: list[str]) -> Any:
     return answer
 
 
-async def test_r38_the_checked_address_is_the_one_connected_to() -> None:
+async def test_the_checked_address_is_the_one_connected_to() -> None:
     """A name that answers loopback to a second question is not asked one."""
     recorder = Recorder()
     answer = _answers(["93.184.216.34"], ["127.0.0.1"])
@@ -115,14 +115,14 @@ async def test_r38_the_checked_address_is_the_one_connected_to() -> None:
     assert recorder.connected == ["93.184.216.34"]
 
 
-async def test_r38_of_mixed_answers_only_the_public_ones_are_tried() -> None:
+async def test_of_mixed_answers_only_the_public_ones_are_tried() -> None:
     recorder = Recorder(failing=("93.184.216.34",))
     answer = _answers(["10.0.0.1", "93.184.216.34", "::1", "2606:4700::1111"])
     await PinnedBackend(private=False, resolve=answer, inner=recorder).connect_tcp("x.test", 80)
     assert recorder.connected == ["93.184.216.34", "2606:4700::1111"]
 
 
-async def test_r38_an_unknown_name_is_said_to_be_unknown() -> None:
+async def test_an_unknown_name_is_said_to_be_unknown() -> None:
     async def fail(host: str, port: int) -> list[str]:
         raise OSError
 
@@ -131,11 +131,11 @@ async def test_r38_an_unknown_name_is_said_to_be_unknown() -> None:
         await backend.connect_tcp("nowhere.test", 80)
 
 
-async def test_r38_the_system_resolves_numbers_without_a_network() -> None:
+async def test_the_system_resolves_numbers_without_a_network() -> None:
     async with asyncio.timeout(5):
         assert await resolve("127.0.0.1", 80) == ["127.0.0.1"]
 
 
-async def test_r38_unix_sockets_are_out_of_reach() -> None:
+async def test_unix_sockets_are_out_of_reach() -> None:
     with pytest.raises(httpcore.ConnectError):
         await PinnedBackend(private=True).connect_unix_socket("/run/docker.sock")

@@ -77,13 +77,13 @@ async def _no_task_left() -> AsyncIterator[None]:
     assert not others
 
 
-async def test_r38_off_unless_enabled(workspace: Path) -> None:
+async def test_http_get_is_off_unless_enabled(workspace: Path) -> None:
     with pytest.raises(ToolError, match="TOOLPOOL_BASH=true"):
         await run("touch made")
     assert os.listdir(workspace) == []
 
 
-async def test_r38_a_result_has_exit_code_and_both_streams(shell: Path) -> None:
+async def test_a_result_has_exit_code_and_both_streams(shell: Path) -> None:
     assert await run("echo out; echo err >&2; exit 3") == {
         "exit_code": 3,
         "stdout": "out\n",
@@ -91,16 +91,16 @@ async def test_r38_a_result_has_exit_code_and_both_streams(shell: Path) -> None:
     }
 
 
-async def test_r38_a_death_by_signal_is_told_as_shells_do(shell: Path) -> None:
+async def test_a_death_by_signal_has_the_exit_code_of_shells(shell: Path) -> None:
     assert (await run("kill -SEGV $$"))["exit_code"] == 128 + signal.SIGSEGV
 
 
-async def test_r38_runs_in_the_workspace_with_nothing_to_read(shell: Path) -> None:
+async def test_runs_in_the_workspace_with_nothing_to_read(shell: Path) -> None:
     result = await run("pwd -P; cat; echo end")
     assert result["stdout"] == f"{shell.resolve()}\nend\n"
 
 
-async def test_r38_the_environment_is_clean(shell: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_environment_is_clean(shell: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLPOOL_SIGNING_KEY", "a-secret-signing-key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another-secret")
     lines = (await run("env"))["stdout"].splitlines()
@@ -110,7 +110,7 @@ async def test_r38_the_environment_is_clean(shell: Path, monkeypatch: pytest.Mon
     assert "TERM=dumb" in lines
 
 
-async def test_r38_the_command_has_no_open_files_of_ours(shell: Path) -> None:
+async def test_the_command_has_no_open_files_of_ours(shell: Path) -> None:
     mine = os.open(shell / "stubborn.py", os.O_RDONLY)
     os.set_inheritable(mine, True)
     probe = "import os\nfor n in range(3, 256):\n try: os.fstat(n); print(n)\n except OSError: 0"
@@ -121,7 +121,7 @@ async def test_r38_the_command_has_no_open_files_of_ours(shell: Path) -> None:
     assert result["stdout"] == ""
 
 
-async def test_r38_long_output_keeps_start_and_end(shell: Path) -> None:
+async def test_long_output_keeps_start_and_end(shell: Path) -> None:
     result = await run("echo first; head -c 3000000 /dev/zero | tr '\\0' x; echo; echo last")
     text = result["stdout"]
     assert len(text) < 30_000
@@ -130,11 +130,11 @@ async def test_r38_long_output_keeps_start_and_end(shell: Path) -> None:
     assert "[… 2,975,436 of 3,000,012 bytes left out …]" in text
 
 
-async def test_r38_output_that_is_not_text_is_still_an_answer(shell: Path) -> None:
+async def test_output_that_is_not_text_is_still_an_answer(shell: Path) -> None:
     assert (await run("printf 'a\\377\\000b'"))["stdout"] == "a\ufffd\0b"
 
 
-async def test_r38_a_command_over_its_time_is_killed_and_its_output_told(shell: Path) -> None:
+async def test_a_command_over_its_time_is_killed_and_its_output_told(shell: Path) -> None:
     started = time.monotonic()
     with pytest.raises(ToolError, match=r"timed out after 0\.5 s") as raised:
         await run("echo half; sleep 60", timeout=0.5)
@@ -142,7 +142,7 @@ async def test_r38_a_command_over_its_time_is_killed_and_its_output_told(shell: 
     assert "stdout until then:\nhalf" in str(raised.value)
 
 
-async def test_r38_the_calls_own_time_bounds_the_command(shell: Path) -> None:
+async def test_the_calls_own_time_bounds_the_command(shell: Path) -> None:
     context = ToolContext(call_id="c", tool="bash", ends_at=time.monotonic() + 4.5)
     with pytest.raises(ToolError, match="timed out"):
         await run("sleep 60", timeout=60, context=context)
@@ -153,7 +153,7 @@ async def test_r38_the_calls_own_time_bounds_the_command(shell: Path) -> None:
     "how",
     ["", pytest.param("session", marks=linux_only), pytest.param("daemon", marks=linux_only)],
 )
-async def test_r38_a_timeout_kills_grandchildren_that_ignore_term(shell: Path, how: str) -> None:
+async def test_a_timeout_kills_grandchildren_that_ignore_term(shell: Path, how: str) -> None:
     command = f'trap "" TERM; "{sys.executable}" stubborn.py {how} & sleep 300; sleep 300'
     task = asyncio.ensure_future(run(command, timeout=1.5))
     await _noted(shell, 2)
@@ -165,7 +165,7 @@ async def test_r38_a_timeout_kills_grandchildren_that_ignore_term(shell: Path, h
     "how",
     ["", pytest.param("session", marks=linux_only), pytest.param("daemon", marks=linux_only)],
 )
-async def test_r38_a_cancelled_call_leaves_no_process(shell: Path, how: str) -> None:
+async def test_a_cancelled_call_leaves_no_process(shell: Path, how: str) -> None:
     task = asyncio.ensure_future(run(f'"{sys.executable}" stubborn.py {how}; sleep 300'))
     await _noted(shell, 2)
     started = time.monotonic()
@@ -176,7 +176,7 @@ async def test_r38_a_cancelled_call_leaves_no_process(shell: Path, how: str) -> 
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.001, 0.01, 0.02, 0.03, 0.05])
-async def test_r38_a_call_cancelled_while_it_starts_leaves_no_process(
+async def test_a_call_cancelled_while_it_starts_leaves_no_process(
     shell: Path, delay: float
 ) -> None:
     task = asyncio.ensure_future(run("echo $$ > pids; sleep 300"))
@@ -189,7 +189,7 @@ async def test_r38_a_call_cancelled_while_it_starts_leaves_no_process(
 
 
 @pytest.mark.parametrize("steps", range(1, 8))
-async def test_r38_a_call_cancelled_while_a_busy_loop_starts_it_leaves_no_process(
+async def test_a_call_cancelled_while_a_busy_loop_starts_it_leaves_no_process(
     shell: Path, steps: int
 ) -> None:
     """The command runs already when the loop, held up by others, comes to know that it does."""
@@ -202,7 +202,7 @@ async def test_r38_a_call_cancelled_while_a_busy_loop_starts_it_leaves_no_proces
         await task
 
 
-async def test_r38_what_runs_on_in_the_background_is_killed_with_the_command(shell: Path) -> None:
+async def test_what_runs_on_in_the_background_is_killed_with_the_command(shell: Path) -> None:
     started = time.monotonic()
     result = await run(
         f'touch pids; "{sys.executable}" stubborn.py daemon; "{sys.executable}" stubborn.py & '
@@ -214,12 +214,12 @@ async def test_r38_what_runs_on_in_the_background_is_killed_with_the_command(she
     assert len(_pids(shell)) == 4
 
 
-async def test_r38_a_command_that_kills_its_warden_is_answered_and_killed(shell: Path) -> None:
+async def test_a_command_that_kills_its_warden_is_answered_and_killed(shell: Path) -> None:
     with pytest.raises(ToolError, match="killed the process that watches over it"):
         await run(f'"{sys.executable}" stubborn.py & kill -9 $PPID; sleep 300')
 
 
-async def test_r38_nothing_outlives_a_worker_killed_with_sigkill(shell: Path) -> None:
+async def test_nothing_outlives_a_worker_killed_with_sigkill(shell: Path) -> None:
     script = textwrap.dedent(f"""
         import asyncio
         from toolpool.workers.tools.bash import bash
@@ -234,13 +234,13 @@ async def test_r38_nothing_outlives_a_worker_killed_with_sigkill(shell: Path) ->
     await eventually(lambda: not any(map(is_running, _pids(shell))), "the command is gone")
 
 
-async def test_r38_unusable_commands_are_refused_in_words(shell: Path) -> None:
+async def test_unusable_commands_are_refused_in_words(shell: Path) -> None:
     for command in ("echo \0", "x" * 200_000):
         with pytest.raises(ToolError, match="holds a NUL or is over"):
             await run(command)
 
 
-async def test_r38_a_missing_workspace_is_the_operators_to_repair(
+async def test_a_missing_workspace_is_the_operators_to_repair(
     shell: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOOLPOOL_WORKSPACE", str(shell / "gone"))
@@ -249,7 +249,7 @@ async def test_r38_a_missing_workspace_is_the_operators_to_repair(
         await run("true")
 
 
-async def test_r38_descriptors_are_given_back(shell: Path) -> None:
+async def test_descriptors_are_given_back(shell: Path) -> None:
     before = len(os.listdir("/dev/fd"))
     for _ in range(5):
         await run("true")
@@ -257,7 +257,7 @@ async def test_r38_descriptors_are_given_back(shell: Path) -> None:
     assert len(os.listdir("/dev/fd")) <= before + 1
 
 
-def test_r38_it_is_a_write_on_the_loop() -> None:
+def test_it_is_a_write_on_the_loop() -> None:
     assert bash.spec.effects is Effects.WRITE
     assert bash.spec.run_in is RunIn.LOOP
     assert set(bash.spec.input_schema["properties"]) == {"command", "timeout"}  # type: ignore[index]

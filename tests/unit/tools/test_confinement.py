@@ -57,25 +57,25 @@ def outside(tmp_path: Path, workspace: Path) -> Iterator[Path]:
         "notes/./../../elsewhere/file.txt",
     ],
 )
-def test_r38_dots_do_not_lead_out(act: Act, outside: Path, workspace: Path, path: str) -> None:
+def test_dots_do_not_lead_out(act: Act, outside: Path, workspace: Path, path: str) -> None:
     (workspace / "notes").mkdir()
     with pytest.raises(ToolError, match="outside the workspace"):
         act(path)
 
 
-def test_r38_absolute_paths_do_not_lead_out(act: Act, outside: Path) -> None:
+def test_absolute_paths_do_not_lead_out(act: Act, outside: Path) -> None:
     with pytest.raises(ToolError, match="outside the workspace"):
         act(str(outside))
 
 
-def test_r38_an_absolute_path_with_dots_after_the_root_does_not_lead_out(
+def test_an_absolute_path_with_dots_after_the_root_does_not_lead_out(
     act: Act, outside: Path, workspace: Path
 ) -> None:
     with pytest.raises(ToolError, match="outside the workspace"):
         act(f"{workspace}/../elsewhere/file.txt")
 
 
-def test_r38_a_sibling_whose_name_starts_like_the_root_is_outside(
+def test_a_sibling_whose_name_starts_like_the_root_is_outside(
     act: Act, tmp_path: Path, workspace: Path
 ) -> None:
     sibling = tmp_path / "workspace-2"
@@ -85,32 +85,32 @@ def test_r38_a_sibling_whose_name_starts_like_the_root_is_outside(
         act(str(sibling / "file.txt"))
 
 
-def test_r38_absolute_paths_inside_are_taken(workspace: Path) -> None:
+def test_absolute_paths_inside_are_taken(workspace: Path) -> None:
     (workspace / "a.txt").write_text("inside\n")
     assert fs_read(path=str(workspace / "a.txt")) == "inside"
 
 
-def test_r38_a_link_to_a_file_is_refused(act: Act, outside: Path, workspace: Path) -> None:
+def test_a_link_to_a_file_is_refused(act: Act, outside: Path, workspace: Path) -> None:
     (workspace / "link.txt").symlink_to(outside)
     with pytest.raises(ToolError, match=r"link\.txt is a symbolic link"):
         act("link.txt")
     assert (workspace / "link.txt").is_symlink()
 
 
-def test_r38_a_link_to_a_folder_is_refused(act: Act, outside: Path, workspace: Path) -> None:
+def test_a_link_to_a_folder_is_refused(act: Act, outside: Path, workspace: Path) -> None:
     (workspace / "folder").symlink_to(outside.parent)
     with pytest.raises(ToolError, match="folder is a symbolic link"):
         act("folder/file.txt")
 
 
-def test_r38_a_link_deep_in_the_path_is_refused(act: Act, outside: Path, workspace: Path) -> None:
+def test_a_link_deep_in_the_path_is_refused(act: Act, outside: Path, workspace: Path) -> None:
     (workspace / "a/b").mkdir(parents=True)
     (workspace / "a/b/c").symlink_to(outside.parent.parent)
     with pytest.raises(ToolError, match="a/b/c is a symbolic link"):
         act("a/b/c/elsewhere/file.txt")
 
 
-def test_r38_dots_after_a_link_are_taken_by_their_text(
+def test_dots_after_a_link_are_taken_by_their_text(
     act: Act, outside: Path, workspace: Path
 ) -> None:
     """The system would go through the link and then up, to a place beside its target."""
@@ -119,19 +119,19 @@ def test_r38_dots_after_a_link_are_taken_by_their_text(
     act("link/../file.txt")
 
 
-def test_r38_a_link_at_nothing_is_not_written_through(outside: Path, workspace: Path) -> None:
+def test_a_link_at_nothing_is_not_written_through(outside: Path, workspace: Path) -> None:
     (workspace / "new.txt").symlink_to(outside.parent / "made.txt")
     with pytest.raises(ToolError, match="symbolic link"):
         fs_write(path="new.txt", content="x")
 
 
-def test_r38_folders_are_not_made_through_a_link(outside: Path, workspace: Path) -> None:
+def test_folders_are_not_made_through_a_link(outside: Path, workspace: Path) -> None:
     (workspace / "out").symlink_to(outside.parent)
     with pytest.raises(ToolError, match="symbolic link"):
         fs_write(path="out/deep/er/file.txt", content="x")
 
 
-def test_r38_walks_do_not_follow_links(outside: Path, workspace: Path) -> None:
+def test_walks_do_not_follow_links(outside: Path, workspace: Path) -> None:
     (workspace / "folder").symlink_to(outside.parent)
     (workspace / "file-link").symlink_to(outside)
     (workspace / "own.txt").write_text("a secret of our own\n")
@@ -142,24 +142,24 @@ def test_r38_walks_do_not_follow_links(outside: Path, workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["../*", "/etc/*", "a/../../*"])
-def test_r38_patterns_do_not_lead_out(workspace: Path, pattern: str) -> None:
+def test_patterns_do_not_lead_out(workspace: Path, pattern: str) -> None:
     with pytest.raises(ToolError, match="no pattern for paths inside"):
         fs_glob(pattern=pattern)
 
 
 @pytest.mark.parametrize("path", ["a\0b", "\ud800", "x" * 5000, "x/" * 100 + "y"])
-def test_r38_unusable_paths_are_refused_in_words(act: Act, workspace: Path, path: str) -> None:
+def test_unusable_paths_are_refused_in_words(act: Act, workspace: Path, path: str) -> None:
     with pytest.raises(ToolError):
         act(path)
 
 
-def test_r38_a_pipe_is_refused_at_once(act: Act, workspace: Path) -> None:
+def test_a_pipe_is_refused_at_once(act: Act, workspace: Path) -> None:
     os.mkfifo(workspace / "pipe")
     with pytest.raises(ToolError, match="pipe, socket or device"):
         act("pipe")
 
 
-def test_r38_a_pipe_that_appears_after_the_look_does_not_hang(
+def test_a_pipe_that_appears_after_the_look_does_not_hang(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look said regular file; the descriptor is asked again, and opening did not wait."""
@@ -170,7 +170,7 @@ def test_r38_a_pipe_that_appears_after_the_look_does_not_hang(
         fs_read(path="pipe")
 
 
-def test_r38_a_socket_is_refused(act: Act, workspace: Path, monkeypatch: Any) -> None:
+def test_a_socket_is_refused(act: Act, workspace: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(workspace)  # the name of a socket has a short limit
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("socket")
@@ -178,7 +178,7 @@ def test_r38_a_socket_is_refused(act: Act, workspace: Path, monkeypatch: Any) ->
             act("socket")
 
 
-def test_r38_a_device_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLPOOL_WORKSPACE", "/dev")
     settings.cache_clear()
     for act in EVERY_TOOL.values():
@@ -187,7 +187,7 @@ def test_r38_a_device_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     settings.cache_clear()
 
 
-def test_r38_a_missing_root_is_the_operators_to_repair(workspace: Path, act: Act) -> None:
+def test_a_missing_root_is_the_operators_to_repair(workspace: Path, act: Act) -> None:
     workspace.rmdir()
     with pytest.raises(ToolError, match="TOOLPOOL_WORKSPACE must name a folder"):
         act("a.txt")
@@ -222,7 +222,7 @@ def _race(path: str) -> None:
         assert "outside" not in fs_grep(pattern="secret")
 
 
-def test_r38_a_folder_swapped_for_a_link_during_use_leads_nowhere(
+def test_a_folder_swapped_for_a_link_during_use_leads_nowhere(
     outside: Path, workspace: Path
 ) -> None:
     real, spare, link = workspace / "folder", workspace / "spare", workspace / "link"
@@ -254,9 +254,7 @@ def test_r38_a_folder_swapped_for_a_link_during_use_leads_nowhere(
         _race("folder/file.txt")
 
 
-def test_r38_a_file_swapped_for_a_link_during_use_leads_nowhere(
-    outside: Path, workspace: Path
-) -> None:
+def test_a_file_swapped_for_a_link_during_use_leads_nowhere(outside: Path, workspace: Path) -> None:
     target, spare, link = (workspace / name for name in ("file.txt", "spare", "link"))
 
     def to_link() -> None:

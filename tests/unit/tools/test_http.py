@@ -87,14 +87,14 @@ async def get(url: str, **arguments: Any) -> dict[str, Any]:
     return result
 
 
-async def test_r38_loopback_is_refused_by_default(site: Site, workspace: Path) -> None:
+async def test_loopback_is_refused_by_default(site: Site, workspace: Path) -> None:
     for host in ("127.0.0.1", "localhost", "2130706433", "127.1"):
         with pytest.raises(ToolError, match="public addresses only"):
             await get(f"http://{host}:{site.port}/")
     assert site.requests == []
 
 
-async def test_r38_metadata_is_refused_by_default(workspace: Path) -> None:
+async def test_metadata_is_refused_by_default(workspace: Path) -> None:
     with pytest.raises(ToolError, match=r"169\.254\.169\.254 is a link-local address"):
         await get("http://169.254.169.254/latest/meta-data/")
 
@@ -120,7 +120,7 @@ async def test_r38_metadata_is_refused_by_default(workspace: Path) -> None:
         ("http://user@example.com/", "user name or password"),
     ],
 )
-async def test_r38_what_is_no_plain_web_address_is_refused(url: str, words: str) -> None:
+async def test_what_is_no_plain_web_address_is_refused(url: str, words: str) -> None:
     with pytest.raises(ToolError, match=words) as raised:
         await get(url)
     assert "secret" not in str(raised.value)
@@ -128,7 +128,7 @@ async def test_r38_what_is_no_plain_web_address_is_refused(url: str, words: str)
 
 @pytest.mark.usefixtures("_private")
 class TestOnLoopback:
-    async def test_r38_text_json_and_binary_are_told_apart(self, site: Site) -> None:
+    async def test_text_json_and_binary_are_told_apart(self, site: Site) -> None:
         site.page("/t", "grüße".encode("latin-1"), Content_Type="text/plain; charset=ISO-8859-1")
         site.page("/j", b'{"a": [1, 2]}', Content_Type="application/json")
         site.page("/bad", b'{"a": \xff', Content_Type="application/json")
@@ -147,17 +147,17 @@ class TestOnLoopback:
         assert binary["binary"] is True
         assert "text" not in binary
 
-    async def test_r38_an_error_status_is_a_result(self, site: Site) -> None:
+    async def test_an_error_status_is_a_result(self, site: Site) -> None:
         site.page("/", b"gone fishing", status=503, Content_Type="text/plain")
         result = await get(site.url)
         assert (result["status"], result["text"]) == (503, "gone fishing")
 
-    async def test_r38_a_dangerous_charset_is_not_used(self, site: Site) -> None:
+    async def test_a_dangerous_charset_is_not_used(self, site: Site) -> None:
         for number, name in enumerate(("punycode", "idna", "unicode_escape", "zlib", "utf-7", "?")):
             site.page(f"/{number}", b"a-b", Content_Type=f"text/plain; charset={name}")
             assert (await get(f"{site.url}/{number}"))["text"] == "a-b"
 
-    async def test_r38_the_host_and_path_are_sent_as_given(self, site: Site) -> None:
+    async def test_the_host_and_path_are_sent_as_given(self, site: Site) -> None:
         site.page("/a%20b/%C3%BC?q=1&r=%2F", b"")
         await get(f"http://127.0.0.1:{site.port}/a%20b/ü?q=1&r=%2F#part")
         path, headers = site.requests[0]
@@ -165,7 +165,7 @@ class TestOnLoopback:
         assert headers["Host"] == f"127.0.0.1:{site.port}"
         assert not {"Authorization", "Cookie", "Proxy-Authorization"} & set(headers)
 
-    async def test_r38_proxies_of_the_environment_are_not_used(
+    async def test_proxies_of_the_environment_are_not_used(
         self, site: Site, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
@@ -173,7 +173,7 @@ class TestOnLoopback:
         site.page("/", b"direct")
         assert (await get(site.url))["text"] == "direct"
 
-    async def test_r38_redirects_are_followed_and_told(self, site: Site) -> None:
+    async def test_redirects_are_followed_and_told(self, site: Site) -> None:
         site.page("/1", b"", status=302, Location="/2?x=y")
         site.page("/2?x=y", b"", status=308, Location=f"http://localhost:{site.port}/3")
         site.page("/3", b"there")
@@ -191,24 +191,24 @@ class TestOnLoopback:
             ("http://user:secret@127.0.0.1/", "user name or password"),
         ],
     )
-    async def test_r38_every_redirect_is_checked(self, site: Site, target: str, words: str) -> None:
+    async def test_every_redirect_is_checked(self, site: Site, target: str, words: str) -> None:
         site.page("/", b"", status=302, Location=target)
         with pytest.raises(ToolError, match=words):
             await get(site.url)
 
-    async def test_r38_a_redirect_loop_ends(self, site: Site) -> None:
+    async def test_a_redirect_loop_ends(self, site: Site) -> None:
         site.page("/", b"", status=301, Location="/")
         with pytest.raises(ToolError, match="more than 5 redirects"):
             await get(site.url + "/")
         assert len(site.requests) == 6
 
-    async def test_r38_a_big_body_is_cut_and_said_to_be(self, site: Site) -> None:
+    async def test_a_big_body_is_cut_and_said_to_be(self, site: Site) -> None:
         site.page("/", b"x" * 3_000_000, Content_Type="text/plain")
         result = await get(site.url, max_bytes=1000)
         assert (result["text"], result["truncated"]) == ("x" * 1000, True)
         assert result["content_length"] == "3000000"
 
-    async def test_r38_an_endless_body_is_cut(self, site: Site) -> None:
+    async def test_an_endless_body_is_cut(self, site: Site) -> None:
         def endless(request: BaseHTTPRequestHandler) -> None:
             request.send_response(200)
             request.end_headers()
@@ -220,14 +220,14 @@ class TestOnLoopback:
         assert (result["bytes"], result["content_length"]) == (40_960, "unknown")
 
     @pytest.mark.parametrize("coding", ["gzip", "deflate"])
-    async def test_r38_compressed_bodies_are_unfolded(self, site: Site, coding: str) -> None:
+    async def test_compressed_bodies_are_unfolded(self, site: Site, coding: str) -> None:
         pack = gzip.compress if coding == "gzip" else zlib.compress
         site.page("/", pack(b"text " * 1000), Content_Encoding=coding)
         result = await get(site.url)
         assert result["text"] == "text " * 1000
         assert result["truncated"] is False
 
-    async def test_r38_a_decompression_bomb_unfolds_no_further_than_asked(
+    async def test_a_decompression_bomb_unfolds_no_further_than_asked(
         self, site: Site, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         unfolded = 0
@@ -253,7 +253,7 @@ class TestOnLoopback:
         assert (result["bytes"], result["truncated"]) == (5000, True)
         assert unfolded == 5001
 
-    async def test_r38_padding_without_content_is_not_read_for_ever(self, site: Site) -> None:
+    async def test_padding_without_content_is_not_read_for_ever(self, site: Site) -> None:
         sent = 0
 
         def padding(request: BaseHTTPRequestHandler) -> None:
@@ -272,28 +272,28 @@ class TestOnLoopback:
         assert sent < 50_000_000
 
     @pytest.mark.parametrize("coding", ["br", "gzip, gzip"])
-    async def test_r38_unknown_codings_are_refused(self, site: Site, coding: str) -> None:
+    async def test_unknown_codings_are_refused(self, site: Site, coding: str) -> None:
         site.page("/", b"xx", Content_Encoding=coding)
         with pytest.raises(ToolError, match="was not asked for"):
             await get(site.url)
 
-    async def test_r38_broken_compression_is_said_to_be(self, site: Site) -> None:
+    async def test_broken_compression_is_said_to_be(self, site: Site) -> None:
         site.page("/", b"this is not gzip", Content_Encoding="gzip")
         with pytest.raises(ToolError, match="no valid gzip data"):
             await get(site.url)
 
-    async def test_r38_a_server_that_is_not_there_is_said_so(self, site: Site) -> None:
+    async def test_a_server_that_is_not_there_is_said_so(self, site: Site) -> None:
         site.close()
         with pytest.raises(ToolError, match="cannot be fetched"):
             await get(site.url)
 
-    async def test_r38_garbage_is_said_to_be(self, site: Site) -> None:
+    async def test_garbage_is_said_to_be(self, site: Site) -> None:
         site.pages["/"] = lambda request: request.wfile.write(b"\0\1 nonsense\r\n\r\n") and None
         with pytest.raises(ToolError, match="cannot be fetched"):
             await get(site.url)
 
 
-async def test_r38_a_slow_body_is_given_up_in_time(site: Site) -> None:
+async def test_a_slow_body_is_given_up_in_time(site: Site) -> None:
     """Each byte comes soon after the one before; it is the whole that takes too long."""
 
     def slowly(request: BaseHTTPRequestHandler) -> None:
@@ -309,7 +309,7 @@ async def test_r38_a_slow_body_is_given_up_in_time(site: Site) -> None:
         await fetch.get(site.url + "/")
 
 
-async def test_r38_a_rebinding_name_is_asked_once_a_connection_and_stays_pinned(
+async def test_a_rebinding_name_is_asked_once_a_connection_and_stays_pinned(
     site: Site,
 ) -> None:
     """First a harmless address, then the one that was wanted all along."""
@@ -330,7 +330,7 @@ async def test_r38_a_rebinding_name_is_asked_once_a_connection_and_stays_pinned(
     assert len(site.requests) == 1
 
 
-async def test_r38_names_beyond_ascii_are_sent_as_the_web_sends_them(site: Site) -> None:
+async def test_names_beyond_ascii_are_sent_as_the_web_sends_them(site: Site) -> None:
     async def answer(host: str, port: int) -> list[str]:
         assert host == "xn--bcher-kva.test"
         return ["127.0.0.1"]
@@ -341,7 +341,7 @@ async def test_r38_names_beyond_ascii_are_sent_as_the_web_sends_them(site: Site)
     assert site.requests[0][1]["Host"] == f"xn--bcher-kva.test:{site.port}"
 
 
-async def test_r38_tls_is_verified_for_the_name_and_not_for_the_address() -> None:
+async def test_tls_is_verified_for_the_name_and_not_for_the_address() -> None:
     asked: list[tuple[str, ssl.SSLContext, str | None]] = []
 
     class Stream(httpcore.AsyncNetworkStream):
@@ -376,6 +376,6 @@ async def test_r38_tls_is_verified_for_the_name_and_not_for_the_address() -> Non
     assert context.verify_mode is ssl.CERT_REQUIRED
 
 
-def test_r38_it_is_a_read_on_the_loop() -> None:
+def test_it_is_a_read_on_the_loop() -> None:
     assert http_get.spec.effects is Effects.READ
     assert http_get.spec.run_in is RunIn.LOOP

@@ -70,7 +70,7 @@ def test_a_file_that_is_not_there() -> None:
         Catalog.load(["./absent.py"])
 
 
-def test_a_module_that_fails_is_told_with_its_error() -> None:
+def test_a_module_that_fails_is_reported_with_its_error() -> None:
     write("broken.py", "raise KeyError('COLOUR')\n")
     with pytest.raises(ToolsUnimportable, match="broken failed while it was imported: KeyError"):
         Catalog.load(["broken"])

@@ -78,5 +78,5 @@ async def test_a_connection_goes_back_to_the_pool_whatever_happens(
 
 
 @pytest.mark.parametrize("attempt", [b"", b"x", b"-1", b"9" * 5000])
-def test_an_outcome_that_nobody_signed_is_no_attempt(attempt: bytes) -> None:
+def test_an_unsigned_outcome_is_no_attempt(attempt: bytes) -> None:
     assert again_in(b"again " + attempt) is None

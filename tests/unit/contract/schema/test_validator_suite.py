@@ -80,7 +80,7 @@ def test_gemini_s_own_dialect_is_understood() -> None:
     assert validator.problems({"n": "1"})[0].expected == "integer|null"
 
 
-def test_a_schema_that_refuses_without_a_word_still_refuses() -> None:
+def test_a_schema_that_refuses_without_a_message_still_refuses() -> None:
     """Two branches of `oneOf` that both take the value leave no error behind."""
     for schema in ({"oneOf": [True, True, False]}, {"oneOf": [True, True]}):
         assert [problem.kind for problem in SchemaValidator(schema).problems({})] == ["oneOf"]

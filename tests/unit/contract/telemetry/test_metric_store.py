@@ -34,7 +34,7 @@ def sheet_of(count: float, *, age: float = 0.0, is_open: float = 0.0) -> MetricS
     return sheet
 
 
-def test_r43_counters_add_up_and_gauges_as_they_should() -> None:
+def test_counters_add_up_and_gauges_as_they_should() -> None:
     book = MetricAggregate(FAMILIES)
     book.add(sheet_of(2, age=5, is_open=3))
     book.add(sheet_of(3, age=9, is_open=4))
@@ -44,7 +44,7 @@ def test_r43_counters_add_up_and_gauges_as_they_should() -> None:
     assert (totals["x_open"][()], totals["x_age_seconds"][()]) == ([7.0], [9.0])
 
 
-def test_r43_what_ended_stays_counted_and_stands_for_nothing() -> None:
+def test_what_ended_stays_counted_and_stands_for_nothing() -> None:
     """A worker that was replaced: its counters stay, what it was doing does not."""
     book = MetricAggregate(FAMILIES)
     first, second = sheet_of(2, age=5, is_open=3), sheet_of(3, age=1, is_open=1)

@@ -125,7 +125,7 @@ def test_failures_of_one_code_with_different_causes_are_different_issues(
         assert cause in event["logentry"]["formatted"]
 
 
-def test_a_result_that_is_not_taken_is_told_with_its_size(sink: SentrySink) -> None:
+def test_a_refused_result_is_reported_with_its_size(sink: SentrySink) -> None:
     failure = failed(cause="too large", result_bytes=9_000_000)
     [event] = sent(sink, {"code": Code.BAD_RESULT.value, "failure": failure})
     assert event["contexts"]["tool call"]["result_bytes"] == 9_000_000

@@ -64,9 +64,7 @@ def test_every_request_is_answered(port: int, request_: bytes, status: bytes) ->
     assert answer.endswith(b"made 1\n") is (status == b"200 OK" and request_.startswith(b"GET"))
 
 
-async def test_r65_scrapers_that_hang_are_let_go(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_scrapers_that_hang_are_let_go(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """They take every place there is, and the next one is answered all the same."""
     monkeypatch.setattr(scraping, "_PATIENCE_SECONDS", 0.3)
     hanging = [await asyncio.open_connection(HOST, port) for _ in range(scraping._PLACES + 10)]
@@ -77,7 +75,7 @@ async def test_r65_scrapers_that_hang_are_let_go(
         writer.close()
 
 
-async def test_r65_a_thousand_scrapes_at_once_are_answered(port: int) -> None:
+async def test_a_thousand_scrapes_at_once_are_answered(port: int) -> None:
     async def scrape() -> bytes:
         reader, writer = await asyncio.open_connection(HOST, port)
         writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
@@ -89,7 +87,7 @@ async def test_r65_a_thousand_scrapes_at_once_are_answered(port: int) -> None:
     assert all(answer.endswith(b"made 1\n") for answer in answers)
 
 
-async def test_r65_it_closes_while_somebody_is_being_answered(port: int) -> None:
+async def test_it_closes_while_somebody_is_being_answered(port: int) -> None:
     other = free_port()
     server = Server(HOST, other, made)
     server.start()
@@ -105,7 +103,7 @@ async def test_r65_it_closes_while_somebody_is_being_answered(port: int) -> None
     server.close()
 
 
-async def test_r65_a_port_that_is_taken_is_said_once_and_taken_when_it_is_free(
+async def test_a_taken_port_is_logged_once_and_bound_when_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tries: list[int] = []
@@ -132,7 +130,7 @@ async def test_r65_a_port_that_is_taken_is_said_once_and_taken_when_it_is_free(
     ("host", "port", "said"),
     [("192.0.2.1", 9646, "TOOLPOOL_METRICS_HOST"), ("no such host", 9646, "TOOLPOOL_METRICS_HOST")],
 )
-async def test_r65_an_address_that_cannot_be_is_said(
+async def test_an_invalid_address_is_logged(
     host: str, port: int, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = Server(host, port, made)
@@ -143,7 +141,7 @@ async def test_r65_an_address_that_cannot_be_is_said(
 
 
 @pytest.mark.parametrize("given", ["tcp://10.0.0.7:9646", "99999", "-1", "http"])
-def test_r65_a_port_that_is_none_is_said_and_stops_nothing(
+def test_an_invalid_port_is_logged_and_stops_nothing(
     given: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kubernetes sets TOOLPOOL_METRICS_PORT where a service has that name."""

@@ -15,7 +15,7 @@ def admitted(flood: Throttle, key: str, times: int) -> int:
     return sum(flood.admits(key) for _ in range(times))
 
 
-def test_r44_so_many_of_each_go_through_and_the_rest_is_counted() -> None:
+def test_so_many_of_each_go_through_and_the_rest_is_counted() -> None:
     flood = Throttle(of_each=3, in_all=100, clock=Clock())
     assert admitted(flood, "a", 10) == 3
     assert admitted(flood, "b", 2) == 2
@@ -24,7 +24,7 @@ def test_r44_so_many_of_each_go_through_and_the_rest_is_counted() -> None:
     assert flood.held_back("b") == 0
 
 
-def test_r44_so_many_in_all_go_through() -> None:
+def test_so_many_in_all_go_through() -> None:
     flood = Throttle(of_each=3, in_all=5, clock=Clock())
     assert sum(admitted(flood, key, 3) for key in "abcd") == 5
     assert flood.all_held_back() == 7

@@ -62,7 +62,7 @@ def test_what_was_decided_above_holds(decided: bool) -> None:
 
 
 @pytest.mark.parametrize("above", [None, Parent("a" * 32, "b" * 16, None)])
-def test_where_nobody_has_decided_the_rate_does_and_all_choose_the_same(
+def test_without_a_decision_the_sampling_rate_decides_alike_everywhere(
     above: Parent | None,
 ) -> None:
     keys = [f"f574ee5547{number:04x}" for number in range(20_000)]

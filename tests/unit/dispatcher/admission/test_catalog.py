@@ -75,7 +75,7 @@ def test_a_remote_reference_is_never_fetched() -> None:
     assert list(catalog.refused) == ["a"]
 
 
-def test_what_nobody_we_trust_has_signed_is_passed_over() -> None:
+def test_an_entry_without_a_trusted_signature_is_skipped() -> None:
     """A foreign entry cannot replace a tool, nor add one."""
     foreign = Envelope(Keyring([generate_key()]))
     entries = [

@@ -206,7 +206,7 @@ async def test_the_threshold_and_the_action_are_settings() -> None:
     assert [loop.failures for loop in seen.loops] == [3]
 
 
-async def test_a_hook_can_let_the_call_run_and_everybody_is_told() -> None:
+async def test_a_hook_can_allow_the_call_and_all_observers_are_notified() -> None:
     """R45: sync or async; one that raises or hangs refuses."""
     asked: list[Loop] = []
 
@@ -238,7 +238,7 @@ async def test_a_hook_can_let_the_call_run_and_everybody_is_told() -> None:
     assert asked == seen.loops
 
 
-async def test_a_loop_is_an_event_for_whoever_follows() -> None:
+async def test_a_loop_is_published_to_event_followers() -> None:
     """R30: beside the hook, and whatever it answers."""
     async with Dispatcher.in_memory(TOOLS) as dispatcher:
         events = dispatcher.events()

@@ -63,7 +63,7 @@ CERTAIN: list[tuple[dict[str, Any], Any, Any, str]] = [
 
 
 @pytest.mark.parametrize(("schema", "sent", "meant", "told"), CERTAIN)
-def test_what_is_certain_is_put_right_and_told(
+def test_certain_repairs_are_made_and_reported(
     schema: dict[str, Any], sent: Any, meant: Any, told: str
 ) -> None:
     arguments = {"a": sent}
@@ -156,7 +156,7 @@ def test_what_is_not_certain_is_rejected(schema: dict[str, Any], sent: Any) -> N
     assert verdict.code is Code.INVALID_ARGUMENTS
 
 
-def test_all_or_nothing() -> None:
+def test_a_list_of_edits_is_applied_completely_or_not_at_all() -> None:
     """One problem that cannot be put right leaves the others to the model as well."""
     schema = {
         "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},

@@ -150,7 +150,7 @@ async def test_a_record_that_is_lost_is_said_to_be_unknown() -> None:
     assert await outcome_of(call) == (Code.EXPIRED, Executed.UNKNOWN)
 
 
-async def test_across_an_epoch_nobody_says_that_a_call_did_not_run() -> None:
+async def test_across_an_epoch_no_answer_says_that_a_call_did_not_run() -> None:
     """A restart or failover may have lost a claim."""
     bench = Bench()
     call = pending("k", wait=SOON, deadline=60)

@@ -171,7 +171,7 @@ async def test_a_call_that_says_nothing_leaves_the_right_where_it_is(
     assert sides[0].lets_through()
 
 
-async def test_what_nobody_has_signed_opens_and_closes_nothing(
+async def test_an_unsigned_mark_opens_and_closes_no_circuit(
     server: MemoryServer, sides: list[Side], clock: Clock
 ) -> None:
     """R63: nor does an older state that somebody puts back."""
@@ -222,7 +222,7 @@ async def test_a_tool_that_is_called_rarely_is_tried_again(sides: list[Side], cl
     assert not sides[0].lets_through()
 
 
-async def test_what_could_not_be_told_is_told_with_the_next_look(
+async def test_a_failed_notification_is_sent_with_the_next_check(
     sides: list[Side], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other, _ = sides

@@ -19,12 +19,12 @@ def late_writes(*noted: str, lease_ttl: float = 8.0) -> LateWrites:
     return LateWrites(lease_ttl=lease_ttl, has_ended=has_ended)
 
 
-async def test_word_of_an_end_is_waited_for_for_two_leases() -> None:
+async def test_the_notification_of_an_end_is_awaited_for_two_leases() -> None:
     """By then a worker that lost its lease has stopped what it ran."""
     assert late_writes().patience == 16.0
 
 
-async def test_a_write_that_nobody_watches_has_ended() -> None:
+async def test_a_write_without_a_watching_dispatcher_counts_as_ended() -> None:
     assert await late_writes().wait(pending("k"), 0.0)
 
 
@@ -40,14 +40,14 @@ async def test_a_write_has_ended_when_its_worker_says_so() -> None:
     assert await wait is True
 
 
-async def test_an_end_that_was_heard_before_anybody_asked_counts() -> None:
+async def test_an_end_received_before_the_first_asker_counts() -> None:
     endings, call = late_writes(), pending("k")
     endings.watch(call)
     endings.heard(["k"])
     assert await endings.wait(call, LONG)
 
 
-async def test_whoever_has_waited_long_enough_is_told_that_nobody_saw_the_end() -> None:
+async def test_an_asker_past_its_deadline_learns_that_the_end_was_not_observed() -> None:
     endings, call = late_writes(), pending("k")
     endings.watch(call)
     assert not await endings.wait(call, 0.0)
@@ -63,7 +63,7 @@ async def test_the_end_of_one_write_says_nothing_about_another() -> None:
     assert not await endings.wait(second, 0.0)
 
 
-async def test_word_of_a_write_that_nobody_watches_is_passed_over() -> None:
+async def test_a_notification_of_an_unwatched_write_is_ignored() -> None:
     """It may have been answered by another dispatcher, or long ago."""
     endings, call = late_writes(), pending("k")
     endings.heard(["k"])
@@ -72,7 +72,7 @@ async def test_word_of_a_write_that_nobody_watches_is_passed_over() -> None:
     assert not await endings.wait(call, 0.0)
 
 
-async def test_nothing_is_kept_of_a_write_that_nobody_can_wait_for_any_more() -> None:
+async def test_nothing_is_stored_of_a_write_without_possible_waiters() -> None:
     endings, call = late_writes(lease_ttl=0.001), pending("k")
     endings.watch(call)
     assert not await endings.wait(call, 0.0), "it is watched for longer than anybody waits"

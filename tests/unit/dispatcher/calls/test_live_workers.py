@@ -102,7 +102,7 @@ async def test_what_is_not_known_is_taken_to_have_everything() -> None:
     assert fleet.queue_for(NEW) == QUEUE
 
 
-async def test_a_queue_that_nobody_takes_from_any_more_is_left() -> None:
+async def test_a_queue_without_consumers_is_no_longer_used() -> None:
     """Its last worker drained, died or was rolled back: what is on it would wait for ever."""
     old, new = toolset("a", OLD), toolset("b", NEW)
     fleet = LiveWorkers(Transport(old, new), ENVELOPE, RedisKeys())

@@ -257,14 +257,14 @@ async def test_a_latch_without_open_calls_is_open() -> None:
         assert await is_open(asyncio.create_task(latch.wait()))
 
 
-async def test_a_latch_whose_calls_were_answered_before_anybody_waited_is_open() -> None:
+async def test_a_latch_is_open_when_its_calls_ended_before_the_wait() -> None:
     call = pending("k")
     latch = CountdownLatch([call])
     call.answer(DONE)
     assert await is_open(asyncio.create_task(latch.wait()))
 
 
-async def test_whoever_stops_waiting_harms_neither_the_call_nor_the_others_that_wait() -> None:
+async def test_a_waiter_that_leaves_harms_neither_the_call_nor_other_waiters() -> None:
     call = pending("k")
     first, second = (asyncio.create_task(CountdownLatch([call]).wait()) for _ in range(2))
     await turns()
@@ -293,7 +293,7 @@ async def test_waiting_for_a_call_ends_with_the_time_given_and_leaves_no_trace()
     assert call.latches == []
 
 
-def test_the_ledger_is_told_how_long_from_now() -> None:
+def test_the_ledger_gets_relative_times() -> None:
     call = pending("k", spec=READ, wait=10.0, deadline=30.0)
     call.again = True
     call.in_attempt(2)
@@ -304,7 +304,7 @@ def test_the_ledger_is_told_how_long_from_now() -> None:
     assert 4998.5 <= opening.asked_at < 4999.0, "asked a second ago, on a clock not quite known"
 
 
-def test_the_ledger_is_never_told_a_time_that_is_over() -> None:
+def test_the_ledger_never_gets_a_deadline_in_the_past() -> None:
     call = pending("k")
     call.start_by, call.deadline, call.keep = 100.0, 101.0, 60.0
     opening = call.opening(200.0, 5000.0)

@@ -374,7 +374,7 @@ async def test_a_retry_that_asks_while_the_first_is_asked_about_has_its_own_plac
     assert set(taken) == {"a-0.1"}
 
 
-async def test_a_call_that_waited_in_vain_is_told_of_the_limit() -> None:
+async def test_a_call_that_timed_out_at_a_rate_limit_names_the_limit() -> None:
     """Not that no worker started it."""
     bench = Bench()
     *_, waiting = bench.submit("a-0", "a-1", "a-2", rate="2/s")
@@ -387,7 +387,7 @@ async def test_a_call_that_waited_in_vain_is_told_of_the_limit() -> None:
     bench.gate.held_too_long(waiting)
 
 
-async def test_while_the_server_is_away_calls_wait_here_and_are_told_at_the_end() -> None:
+async def test_calls_wait_through_a_server_outage_and_are_answered_after_it() -> None:
     bench = Bench()
     bench.rates.gate.clear()
     bench.rates.fails += [away(sent=True), away(sent=False)]

@@ -338,7 +338,7 @@ async def test_a_call_that_another_worker_has_by_now_is_left_with_it(bench: Benc
     assert bench.lost.told == []
 
 
-async def test_a_call_that_nobody_is_known_to_run_is_not_lost_with_anybody(bench: Bench) -> None:
+async def test_an_unclaimed_call_is_not_lost_with_any_worker(bench: Bench) -> None:
     call = await bench.run("k")
     call.held_by("")
     await bench.watch(30)
@@ -658,7 +658,7 @@ async def test_a_call_that_runs_was_not_passed(bench: Bench) -> None:
     assert (call.stage, call.queue, bench.transport.recovered) == (Stage.RUNNING, QUEUE, [])
 
 
-async def test_a_call_that_nobody_runs_is_not_sent_where_it_would_be_passed_again(
+async def test_an_unclaimed_call_is_not_resent_where_it_would_be_skipped(
     bench: Bench,
 ) -> None:
     gone = toolset_queue(QUEUE, bench.toolset("a", READ).digest)
@@ -805,7 +805,7 @@ async def test_a_write_whose_record_is_lost_with_the_server_s_data_is_not_opened
     assert bench.server.state("k") is None
 
 
-async def test_a_write_that_nobody_had_claimed_is_opened_again_in_the_same_attempt(
+async def test_an_unclaimed_write_is_reopened_in_the_same_attempt(
     bench: Bench,
 ) -> None:
     """Its record expired, in the same epoch: that is known."""
@@ -818,7 +818,7 @@ async def test_a_write_that_nobody_had_claimed_is_opened_again_in_the_same_attem
     assert (bench.server.state("k"), call.epoch) == ("open", bench.server.epoch)
 
 
-async def test_a_read_that_nobody_had_claimed_is_opened_in_its_next_attempt(
+async def test_an_unclaimed_read_is_reopened_as_its_next_attempt(
     bench: Bench,
 ) -> None:
     call = await bench.send_and_lose("k")
@@ -881,7 +881,7 @@ async def test_a_write_that_may_have_run_after_all_is_not_opened_again(bench: Be
 # Outcomes that others were told.
 
 
-async def test_an_outcome_that_this_dispatcher_was_not_told_is_looked_for(bench: Bench) -> None:
+async def test_an_outcome_without_a_notification_is_looked_up(bench: Bench) -> None:
     call = await bench.run("k", WRITE)
     await bench.settle(call)
     await bench.watch(9, lease())
@@ -947,7 +947,7 @@ async def test_what_was_answered_is_not_looked_for(bench: Bench) -> None:
     assert bench.transport.looked_for == []
 
 
-async def test_a_lost_worker_is_told_once(bench: Bench) -> None:
+async def test_a_lost_worker_is_reported_once(bench: Bench) -> None:
     """However often its call, whose record is lost as well, is looked at."""
     await bench.run("k", WRITE)
     await bench.look()

@@ -136,7 +136,7 @@ async def test_a_refusal_is_written_before_it_is_said(bench: Bench) -> None:
     assert outcome_in(bench.server.outcome("k")) == FULL
 
 
-async def test_whoever_asks_later_is_told_the_same(bench: Bench) -> None:
+async def test_a_later_asker_gets_the_same_answer(bench: Bench) -> None:
     call = bench.call("k")
     await bench.answer_to(call)
     assert outcome_in(await bench.open(call, asked_in=20.0)) == FULL
@@ -152,7 +152,7 @@ async def test_what_may_be_asked_again_after_a_while_is_run_then(bench: Bench) -
 @pytest.mark.parametrize(
     ("queue_timeout", "kept"), [(5.0, 40.0), (29.0, 40.0), (31.0, 41.0), (100.0, 110.0)]
 )
-async def test_a_refusal_is_kept_for_as_long_as_somebody_may_wait_with_the_call(
+async def test_a_refusal_is_stored_as_long_as_an_asker_may_wait(
     queue_timeout: float, kept: float
 ) -> None:
     bench = Bench()
@@ -197,7 +197,7 @@ async def test_a_call_that_a_worker_runs_for_another_dispatcher_is_joined(bench:
     assert bench.server.state("k") == "claimed"
 
 
-async def test_whoever_joins_is_told_the_end(bench: Bench) -> None:
+async def test_a_joined_asker_gets_the_end(bench: Bench) -> None:
     call = bench.call("k")
     await bench.open(call)
     await bench.answer_to(call)
@@ -238,7 +238,7 @@ async def test_across_an_epoch_a_refusal_is_unknown(bench: Bench) -> None:
     assert said(await bench.answer_to(call)) == unknown(FULL)
 
 
-async def test_where_the_refusal_cannot_be_written_nobody_knows(
+async def test_a_refusal_that_cannot_be_written_leaves_the_outcome_unknown(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.transport.is_there = False
@@ -267,7 +267,7 @@ async def test_what_was_answered_meanwhile_keeps_its_answer(bench: Bench) -> Non
     assert bench.words("k") == []
 
 
-async def test_what_was_answered_meanwhile_joins_nobody(bench: Bench) -> None:
+async def test_a_call_answered_meanwhile_is_not_joined(bench: Bench) -> None:
     call = bench.call("k")
     await bench.open(call)
     bench.refusals.refuse(call, FULL)

@@ -106,7 +106,7 @@ def test_an_outcome_answers_its_call(bench: Bench) -> None:
     assert bench.late.told == []
 
 
-def test_an_outcome_for_an_answered_call_is_only_told(bench: Bench) -> None:
+def test_an_outcome_for_an_answered_call_is_only_reported(bench: Bench) -> None:
     call = bench.call("k")
     first = Outcome(ok=False, code=Code.TIMEOUT, executed=Executed.UNKNOWN)
     call.answer(first)
@@ -116,7 +116,7 @@ def test_an_outcome_for_an_answered_call_is_only_told(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("key", ["k", "k.2"])
-def test_an_outcome_for_an_unknown_call_is_told_by_the_name_of_its_first_record(
+def test_an_outcome_for_an_unknown_call_is_reported_by_its_first_record(
     bench: Bench, key: str
 ) -> None:
     bench.take(Settled(key=key, outcome=DONE))
@@ -185,7 +185,7 @@ def test_a_release_of_an_attempt_that_is_over_is_old_news(
         Released(key="k", attempt=1, worker="w-1"),
     ],
 )
-def test_word_of_a_call_that_is_not_ours_is_passed_over(bench: Bench, reply: Reply) -> None:
+def test_a_notification_of_a_foreign_call_is_ignored(bench: Bench, reply: Reply) -> None:
     bench.call("other")
     bench.take(reply)
     assert (bench.said, bench.progress, bench.late.told) == ([], [], [])

@@ -85,7 +85,7 @@ def test_a_failure_that_does_not_say_what_it_is_stands() -> None:
     assert pause(failed_call(), Outcome(ok=False)) is None
 
 
-def test_what_nobody_wants_any_more_is_not_tried_again() -> None:
+def test_a_call_without_askers_is_not_retried() -> None:
     call = failed_call()
     call.unwanted()
     assert pause(call) is None

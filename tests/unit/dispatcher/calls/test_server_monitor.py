@@ -184,7 +184,7 @@ async def test_a_worker_that_says_it_goes_is_down(bench: Bench, how: str) -> Non
     assert bench.workers.take() == ["down w-1", "up w-1"]
 
 
-async def test_nobody_goes_because_the_server_is_away(bench: Bench) -> None:
+async def test_no_worker_stops_because_of_a_server_outage(bench: Bench) -> None:
     bench.lease("w-1")
     await bench.follower.once()
     bench.transport.is_away = True
@@ -232,7 +232,7 @@ async def test_of_each_tool_the_version_that_runs_is_offered(bench: Bench) -> No
     assert bench.offered() == {"t": OLD.digest}
 
 
-async def test_what_nobody_publishes_any_more_is_offered_for_a_while(
+async def test_an_unpublished_tool_is_offered_for_a_while(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.publish(OLD)
@@ -363,7 +363,7 @@ async def test_what_a_look_shows_to_be_lost_is_recovered(bench: Bench) -> None:
     assert (call.stage, call.message.attempt) == (Stage.QUEUED, 2)
 
 
-async def test_after_a_look_that_failed_recovery_suspects_nobody_for_a_while(
+async def test_after_a_failed_check_recovery_suspects_no_worker_for_a_while(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ahead = 0.0
@@ -430,7 +430,7 @@ async def test_there_is_one_look_at_a_time(bench: Bench) -> None:
     assert (len(bench.transport.queues), bench.transport.most_looking) == (3, 1)
 
 
-async def test_looks_go_on_whatever_becomes_of_one() -> None:
+async def test_checks_go_on_after_one_fails() -> None:
     bench = Bench(lease_interval=0.002, lease_ttl=0.008)
     bench.transport.is_away = True
     task = asyncio.create_task(bench.follower.run())

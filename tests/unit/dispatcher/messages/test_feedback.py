@@ -693,7 +693,7 @@ BROKEN = problems(
          "1.id: 必填，应为 integer。这是工具的问题，不是参数的问题。"),
     ],
 )  # fmt: skip
-def test_a_result_that_breaks_its_schema_is_told_without_a_part_of_it(
+def test_a_result_that_breaks_its_schema_is_reported_without_its_data(
     style: str, locale: str, text: str
 ) -> None:
     """R55: what is wrong, and that the tool is at fault."""

@@ -408,7 +408,7 @@ def always_asked_for(node: Any, root: Any, seen: tuple[int, ...] = ()) -> Iterat
         yield from always_asked_for(each, root, seen)
 
 
-def test_a_blind_call_is_told_all_that_it_has_to_know(shared_data: Path) -> None:
+def test_a_blind_call_gets_the_whole_shape(shared_data: Path) -> None:
     """Of 16 tools that nobody knows: every name and value that is always asked for."""
     lengths = []
     for line in (shared_data / "blind_tools.jsonl").read_text(encoding="utf-8").splitlines():

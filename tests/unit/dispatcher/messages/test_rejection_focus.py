@@ -154,7 +154,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, 
             yield from places(inner, (*path, index))
 
 
-def test_a_missing_field_is_told_however_little_room_there_is(shared_data: Path) -> None:
+def test_a_missing_field_is_named_even_in_the_shortest_message(shared_data: Path) -> None:
     """Of every recorded tool one field is left out at a time, and another sent that is unknown."""
     count = 0
     for line in (shared_data / "blind_tools.jsonl").read_text(encoding="utf-8").splitlines():

@@ -113,7 +113,7 @@ async def test_moments_of_one_turn_are_handed_over_together() -> None:
     assert [[note.kind for note in turn] for turn in noted.turns] == [["end", "end"], ["circuit"]]
 
 
-async def test_a_call_that_the_loop_guard_caught_is_told_with_its_turn() -> None:
+async def test_the_loop_guard_reports_a_call_with_its_turn() -> None:
     noted = Noted()
     caught = Loop(session="s", tool="t", call_id="c", failures=3, alternates=False, turn="m")
     noted.observers.tell("looped", caught)

@@ -64,7 +64,7 @@ def metrics() -> Metrics:
     return made
 
 
-async def test_r43_every_ending_is_counted_by_tool_and_code() -> None:
+async def test_every_ending_is_counted_by_tool_and_code() -> None:
     metrics = Metrics()
     settings = Settings(retry_delay=0.01)
     async with Dispatcher.in_memory(TOOLS, settings=settings, observers=[metrics]) as dispatcher:
@@ -89,7 +89,7 @@ async def test_r43_every_ending_is_counted_by_tool_and_code() -> None:
     assert value(read(metrics), "toolpool_batch_calls_sum") == 5
 
 
-async def test_r56_a_call_that_shares_a_run_is_counted_and_so_is_how() -> None:
+async def test_a_call_that_shares_a_run_is_counted_and_so_is_how() -> None:
     @tool(effects="read", cache_seconds=60)
     async def price() -> int:
         """Price."""
@@ -106,7 +106,7 @@ async def test_r56_a_call_that_shares_a_run_is_counted_and_so_is_how() -> None:
     assert value(read(metrics), name, tool="price", how="cached") == 1
 
 
-async def test_r43_a_rejection_is_counted_by_what_was_wrong() -> None:
+async def test_a_rejection_is_counted_by_what_was_wrong() -> None:
     metrics = Metrics()
     async with Dispatcher.in_memory(TOOLS, observers=[metrics]) as dispatcher:
         await dispatcher.dispatch(call("echo", value="no", more=1) + call("echo", "d"))
@@ -119,7 +119,7 @@ async def test_r43_a_rejection_is_counted_by_what_was_wrong() -> None:
         assert value(read(metrics), name, tool=tool_name, keyword=keyword) == count, keyword
 
 
-async def test_r43_a_first_try_is_told_from_one_that_mends() -> None:
+async def test_a_first_try_is_told_from_one_that_mends() -> None:
     metrics = Metrics()
     async with Dispatcher.in_memory(TOOLS, observers=[metrics]) as dispatcher:
         await dispatcher.dispatch(call("echo", value="no"), session="s")
@@ -158,7 +158,7 @@ def test_a_call_that_two_dispatchers_have_is_counted_by_one(metrics: Metrics) ->
     assert by_code(read(metrics), "toolpool_calls_total") == {("echo", "ok", "ok"): 1}
 
 
-def test_r43_every_moment_has_its_number(metrics: Metrics) -> None:
+def test_every_observer_moment_has_a_metric(metrics: Metrics) -> None:
     metrics.late("k", "w")
     metrics.lost(call_facts(), "w")
     metrics.requeued(call_facts())
@@ -210,7 +210,7 @@ async def test_how_a_dispatcher_stands_is_read() -> None:
                  code="aborted.cancelled") == 1  # fmt: skip
 
 
-async def test_r65_two_dispatchers_are_read_at_one_port_and_counted_together() -> None:
+async def test_two_dispatchers_are_read_at_one_port_and_counted_together() -> None:
     port = free_port()
 
     async def ok() -> float:
@@ -239,7 +239,7 @@ async def test_r65_two_dispatchers_are_read_at_one_port_and_counted_together() -
         scraped(port)
 
 
-async def test_r65_calls_go_on_while_a_thousand_scrape_and_some_hang(
+async def test_calls_go_on_while_a_thousand_scrape_and_some_hang(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Both sides are in this process: where it is held up, a scraper seems to hang that does not.

@@ -152,13 +152,13 @@ def test_fsync_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("name", ["missing", "missing/r.jsonl", "plain.txt"])
-def test_a_path_that_cannot_be_written_is_told_at_the_start(tmp_path: Path, name: str) -> None:
+def test_an_unwritable_path_is_reported_at_start(tmp_path: Path, name: str) -> None:
     (tmp_path / "plain.txt").touch()
     with pytest.raises(Misconfigured, match="set TOOLPOOL_RECORD to a folder that exists, or"):
         files(tmp_path / name).check()
 
 
-def test_a_file_that_is_none_is_told_at_the_start(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_file_is_reported_at_start(tmp_path: Path) -> None:
     (tmp_path / "link.jsonl").symlink_to("/dev/null")
     os.mkfifo(tmp_path / "pipe.jsonl")
     for name in ("link.jsonl", "pipe.jsonl"):
@@ -167,7 +167,7 @@ def test_a_file_that_is_none_is_told_at_the_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_is_read_only_is_told_at_the_start(tmp_path: Path) -> None:
+def test_a_read_only_folder_is_reported_at_start(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(Misconfigured, match="Permission denied"):
         files(tmp_path).check()

@@ -66,7 +66,7 @@ async def test_the_publish_span_is_within_its_transaction_however_long_a_hook_to
     assert [*times, transaction["timestamp"]] == sorted([*times, transaction["timestamp"]])
 
 
-def test_a_trace_ends_when_its_call_did_however_late_that_is_told(sink: SentrySink) -> None:
+def test_a_trace_ends_at_its_call_s_end_even_if_reported_late(sink: SentrySink) -> None:
     observer = Sentry(dsn=sink.dsn)
     observer.open()
     begun = time.time()

@@ -66,21 +66,21 @@ def ask(name: str, **more: Any) -> dict[str, Any]:
     return {"id": "c-1", "name": name, "input": {"customer": "anna", **more}}
 
 
-async def test_r58_a_result_is_read_as_the_hook_leaves_it() -> None:
+async def test_a_result_is_read_as_the_hook_leaves_it() -> None:
     async with Dispatcher.in_memory(TOOLS, hooks=Hooks(after_result=hidden)) as dispatcher:
         turn = await dispatcher.dispatch(ask("card"))
     assert turn[0].data == {"customer": "anna", "card": "[card]"}
     assert turn[0].note == "Card numbers are hidden."
 
 
-async def test_r58_a_failure_is_read_as_the_hook_leaves_it() -> None:
+async def test_a_failure_is_read_as_the_hook_leaves_it() -> None:
     async with Dispatcher.in_memory(TOOLS, hooks=Hooks(after_result=hidden)) as dispatcher:
         turn = await dispatcher.dispatch(ask("fails"))
     assert turn[0].code is Code.REPORTED and turn[0].executed is Executed.YES
     assert CARD not in str(turn[0]) and "[card]" in (turn[0].error or "")
 
 
-async def test_r58_a_hook_knows_whose_result_it_is() -> None:
+async def test_a_hook_knows_whose_result_it_is() -> None:
     seen: list[ProposedCall] = []
     hooks = Hooks(after_result=lambda _, proposed: seen.append(proposed))
     async with Dispatcher.in_memory(TOOLS, hooks=hooks) as dispatcher:
@@ -90,7 +90,7 @@ async def test_r58_a_hook_knows_whose_result_it_is() -> None:
     ]
 
 
-async def test_r58_a_background_result_is_read_as_the_hook_leaves_it(tmp_path: Path) -> None:
+async def test_a_background_result_is_read_as_the_hook_leaves_it(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     async with Dispatcher.in_memory(
         TOOLS, hooks=Hooks(after_result=hidden), record=record
@@ -106,7 +106,7 @@ async def test_r58_a_background_result_is_read_as_the_hook_leaves_it(tmp_path: P
     assert CARD not in record.read_text() and "[card]" in record.read_text()
 
 
-async def test_r58_pages_of_a_long_output_are_read_as_the_hook_leaves_them() -> None:
+async def test_pages_of_a_long_output_are_read_as_the_hook_leaves_them() -> None:
     async with Dispatcher.in_memory(TOOLS, hooks=Hooks(after_result=hidden)) as dispatcher:
         turn = await dispatcher.dispatch(ask("long_card"), session="s-1")
         assert CARD not in str(turn[0])
@@ -123,7 +123,7 @@ def refused(result: ToolResult, call: ProposedCall) -> Replace:
     return Replace(error="not for you", note="Ask Anna.")
 
 
-async def test_r58_an_error_in_place_of_a_success_hides_its_data() -> None:
+async def test_an_error_in_place_of_a_success_hides_its_data() -> None:
     """At once, later by its handle, and on every page."""
     async with Dispatcher.in_memory(TOOLS) as dispatcher:
         handle = (await dispatcher.dispatch(ask("long_card"), session="s-1"))[0].handle
@@ -163,7 +163,7 @@ ENDLESS.append(ENDLESS)
     ],
     ids=repr,
 )
-async def test_r58_where_the_hook_fails_the_result_is_withheld(answer: Any, tmp_path: Path) -> None:
+async def test_where_the_hook_fails_the_result_is_withheld(answer: Any, tmp_path: Path) -> None:
     def hook(*_: Any) -> Any:
         if isinstance(answer, Exception):
             raise answer
@@ -178,14 +178,14 @@ async def test_r58_where_the_hook_fails_the_result_is_withheld(answer: Any, tmp_
     assert CARD not in str(result) + record.read_text()
 
 
-async def test_r58_a_setting_shows_results_where_the_hook_fails() -> None:
+async def test_a_setting_shows_results_where_the_hook_fails() -> None:
     settings = Settings(hook_failure="allow")
     hooks = Hooks(after_result=lambda *_: 5)  # type: ignore[arg-type, return-value]
     async with Dispatcher.in_memory(TOOLS, settings=settings, hooks=hooks) as dispatcher:
         assert (await dispatcher.dispatch(ask("card")))[0].data["card"] == CARD
 
 
-async def test_r58_what_a_hook_does_to_the_data_it_sees_changes_nothing() -> None:
+async def test_what_a_hook_does_to_the_data_it_sees_changes_nothing() -> None:
     def hook(result: ToolResult, _: ProposedCall) -> None:
         result.data["card"] = "x"
 
@@ -195,7 +195,7 @@ async def test_r58_what_a_hook_does_to_the_data_it_sees_changes_nothing() -> Non
     assert turn[0].data["card"] == again[0].data["card"] == CARD
 
 
-async def test_r39_a_final_row_is_written_before_the_dispatcher_is_closed(tmp_path: Path) -> None:
+async def test_a_final_row_is_written_before_the_dispatcher_is_closed(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     async with Dispatcher.in_memory(
         TOOLS, hooks=Hooks(after_result=hidden), record=record

@@ -52,7 +52,7 @@ async def is_over(dispatcher: Dispatcher, approval: Approval) -> None:
 
 
 @pytest.mark.parametrize("session", [None, "s-1"])
-async def test_r57_a_call_that_was_told_to_be_cancelled_never_runs(session: str | None) -> None:
+async def test_a_call_with_a_cancel_request_never_runs(session: str | None) -> None:
     """R57: it is approved and, before anybody has sent it, cancelled."""
     async with Dispatcher.in_memory([pay], settings=QUICK) as dispatcher:
         turn = await dispatcher.dispatch(CALL, session=session)
@@ -69,7 +69,7 @@ async def test_r57_a_call_that_was_told_to_be_cancelled_never_runs(session: str 
 
 
 @pytest.mark.parametrize("session", [None, "s-1"])
-async def test_r57_a_call_whose_asker_is_cancelled_never_runs(session: str | None) -> None:
+async def test_a_call_whose_asker_is_cancelled_never_runs(session: str | None) -> None:
     async with Dispatcher.in_memory([pay]) as dispatcher:
         asking = asyncio.ensure_future(dispatcher.dispatch(CALL, session=session, wait=60))
         approval = await one_waits(dispatcher)
@@ -82,7 +82,7 @@ async def test_r57_a_call_whose_asker_is_cancelled_never_runs(session: str | Non
 
 
 @pytest.mark.parametrize("decide", ["approve", "deny"])
-async def test_r57_a_decision_that_no_dispatcher_was_told_is_found(
+async def test_a_decision_without_a_notification_is_found(
     monkeypatch: pytest.MonkeyPatch, decide: str
 ) -> None:
     monkeypatch.setattr("toolpool.dispatcher.approval_waits._UNTOLD_SECONDS", 0.1)
@@ -109,7 +109,7 @@ async def test_r57_a_decision_that_no_dispatcher_was_told_is_found(
     assert ([] if decide == "deny" else [5, 5, 5]) == RAN
 
 
-async def test_r57_what_is_approved_before_its_dispatcher_knows_that_it_waits_goes_on_at_once(
+async def test_what_is_approved_before_its_dispatcher_knows_that_it_waits_goes_on_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its hook, say, is faster than the server's answer."""
@@ -137,7 +137,7 @@ async def pay_rarely(amount: int) -> str:
     return f"paid {amount}"
 
 
-async def test_r66_an_approved_call_that_two_dispatchers_hold_is_answered_by_its_deadline() -> None:
+async def test_an_approved_call_that_two_dispatchers_hold_is_answered_by_its_deadline() -> None:
     """Neither refuses it while the other waits, and neither waits for ever."""
     settings = {"background_wait": 0.02, "queue_timeout": 0.3}
     async with alone([pay_rarely], **settings) as one, second(one, **settings) as two:
@@ -160,7 +160,7 @@ async def test_r66_an_approved_call_that_two_dispatchers_hold_is_answered_by_its
     assert [turn[0].ok for turn in turns] == [False, False]
 
 
-async def test_r66_an_approved_call_that_was_not_sent_in_time_is_not_told_that_nobody_approved(
+async def test_an_approved_call_that_was_not_sent_in_time_is_not_told_that_nobody_approved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its dispatcher has read the decision, and waits for word from another epoch."""

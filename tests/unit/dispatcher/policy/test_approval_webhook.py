@@ -82,7 +82,7 @@ async def one_is_asked(chat: Chat, secret: str = SECRET, times: int = 1) -> str:
 @pytest.mark.parametrize(
     "secret", [SECRET, f"whsec_{SECRET}", SECRET.rstrip("="), f"whsec_{SECRET.rstrip('=')}"]
 )
-async def test_r57_it_is_signed_as_standard_webhooks_are(chat: Chat, secret: str) -> None:
+async def test_it_is_signed_as_standard_webhooks_are(chat: Chat, secret: str) -> None:
     """Their library reads base64 with and without its prefix and padding."""
     id = await one_is_asked(chat, secret)
     headers, body = chat.posted[0]
@@ -96,7 +96,7 @@ async def test_r57_it_is_signed_as_standard_webhooks_are(chat: Chat, secret: str
 
 
 @pytest.mark.parametrize("chat", [(500, 302)], indirect=True)
-async def test_r57_what_is_not_taken_is_posted_again_and_no_redirection_followed(
+async def test_what_is_not_taken_is_posted_again_and_no_redirection_followed(
     chat: Chat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toolpool.dispatcher.policy.approval_webhook._FIRST_PAUSE_SECONDS", 0.01)
@@ -105,7 +105,7 @@ async def test_r57_what_is_not_taken_is_posted_again_and_no_redirection_followed
 
 
 @pytest.mark.parametrize("chat", [(500,) * 9], indirect=True)
-async def test_r57_a_call_waits_all_the_same_where_nobody_is_told(
+async def test_a_call_waits_for_approval_without_a_notifier(
     chat: Chat, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("toolpool.dispatcher.policy.approval_webhook._FIRST_PAUSE_SECONDS", 0.01)
@@ -123,7 +123,7 @@ async def test_r57_a_call_waits_all_the_same_where_nobody_is_told(
     assert "HTTP 500" in caplog.text and "/hook" not in caplog.text
 
 
-async def test_r57_a_webhook_that_hangs_takes_no_thread_of_the_hosts() -> None:
+async def test_a_webhook_that_hangs_takes_no_thread_of_the_hosts() -> None:
     """R57: what asyncio runs in threads goes on, such as the look for a server's address."""
 
     def posting() -> bool:
@@ -167,9 +167,7 @@ async def test_r57_a_webhook_that_hangs_takes_no_thread_of_the_hosts() -> None:
         ("https://chat.example", "abcde", "base64"),
     ],
 )
-def test_r62_a_webhook_that_cannot_be_used_is_refused_at_once(
-    url: str, secret: str, told: str
-) -> None:
+def test_a_webhook_that_cannot_be_used_is_refused_at_once(url: str, secret: str, told: str) -> None:
     wrong = Settings(
         approval_webhook=url, approval_webhook_secret=SecretStr(secret) if secret else None
     )

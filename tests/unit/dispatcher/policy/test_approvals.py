@@ -80,7 +80,7 @@ async def asked(dispatcher: Dispatcher, **more: Any) -> ToolResult:
     return turn[0]
 
 
-async def test_r57_a_call_waits_for_approval_and_runs_when_it_has_it() -> None:
+async def test_a_call_waits_for_approval_and_runs_when_it_has_it() -> None:
     async with Dispatcher.in_memory(TOOLS) as dispatcher:
         asking = asyncio.ensure_future(asked(dispatcher))
         approval = await one_waits(dispatcher)
@@ -97,7 +97,7 @@ async def test_r57_a_call_waits_for_approval_and_runs_when_it_has_it() -> None:
         assert await dispatcher.approvals.waiting() == []
 
 
-async def test_r57_a_denied_call_is_not_run_and_the_model_reads_by_whom_and_why() -> None:
+async def test_a_denied_call_is_not_run_and_the_model_reads_by_whom_and_why() -> None:
     async with Dispatcher.in_memory(TOOLS) as dispatcher:
         asking = asyncio.ensure_future(asked(dispatcher))
         approval = await one_waits(dispatcher)
@@ -107,7 +107,7 @@ async def test_r57_a_denied_call_is_not_run_and_the_model_reads_by_whom_and_why(
     assert result.error == "Tool 'pay' was not run: anna denied it: The budget is spent."
 
 
-async def test_r57_the_model_gets_a_handle_and_later_the_result() -> None:
+async def test_the_model_gets_a_handle_and_later_the_result() -> None:
     async with Dispatcher.in_memory(TOOLS, settings=QUICK) as dispatcher:
         told = await asked(dispatcher)
         assert told.ok and told.is_running and told.handle is not None
@@ -125,7 +125,7 @@ async def test_r57_the_model_gets_a_handle_and_later_the_result() -> None:
         assert RAN == [5]
 
 
-async def test_r57_nobody_approved_in_time() -> None:
+async def test_a_call_without_approval_in_time_is_denied() -> None:
     hooks = Hooks(before_call=lambda _: AskApproval("a reason", expires=0.3))
     async with Dispatcher.in_memory([look], hooks=hooks) as dispatcher:
         turn = await dispatcher.dispatch(
@@ -137,7 +137,7 @@ async def test_r57_nobody_approved_in_time() -> None:
 
 @pytest.mark.parametrize("first", ["approve", "deny"])
 @pytest.mark.parametrize("second", ["approve", "deny"])
-async def test_r57_what_was_decided_cannot_be_decided_again(first: str, second: str) -> None:
+async def test_what_was_decided_cannot_be_decided_again(first: str, second: str) -> None:
     async with Dispatcher.in_memory(TOOLS) as dispatcher:
         asking = asyncio.ensure_future(asked(dispatcher))
         approval = await one_waits(dispatcher)
@@ -151,7 +151,7 @@ async def test_r57_what_was_decided_cannot_be_decided_again(first: str, second: 
             await getattr(dispatcher.approvals, second)(approval.id, by="ben")
 
 
-async def test_r57_only_those_who_may_decide() -> None:
+async def test_only_those_who_may_decide() -> None:
     hooks = Hooks(before_call=lambda _: AskApproval(approvers=("anna", "ben")))
     async with Dispatcher.in_memory([look], hooks=hooks) as dispatcher:
         work = dispatcher.dispatch({"name": "look", "input": {}}, session="s-1", turn="t-1")
@@ -168,7 +168,7 @@ async def test_r57_only_those_who_may_decide() -> None:
         assert (await asking)[0].ok
 
 
-async def test_r57_an_approval_is_bound_to_the_arguments_that_were_seen() -> None:
+async def test_an_approval_is_bound_to_the_arguments_that_were_seen() -> None:
     async with Dispatcher.in_memory(TOOLS) as dispatcher:
         asking = asyncio.ensure_future(asked(dispatcher))
         approval = await one_waits(dispatcher)
@@ -179,7 +179,7 @@ async def test_r57_an_approval_is_bound_to_the_arguments_that_were_seen() -> Non
         assert (await asking).ok
 
 
-async def test_r57_a_hook_that_rewrites_otherwise_later_does_not_change_what_was_approved() -> None:
+async def test_a_hook_that_rewrites_otherwise_later_does_not_change_what_was_approved() -> None:
     amounts = itertools.count(10, 10)
     hooks = Hooks(before_call=lambda _: Rewrite({"amount": next(amounts)}))
     async with Dispatcher.in_memory(TOOLS, settings=QUICK, hooks=hooks) as dispatcher:
@@ -192,7 +192,7 @@ async def test_r57_a_hook_that_rewrites_otherwise_later_does_not_change_what_was
 
 
 @pytest.mark.parametrize("id", ["", "nothing", "a:b", "\ud800", None, 5, "*"])
-async def test_r57_there_is_no_such_approval(id: Any) -> None:
+async def test_an_unknown_approval_is_refused(id: Any) -> None:
     async with Dispatcher.in_memory(TOOLS) as dispatcher:
         for ask in (dispatcher.approvals.get(id), dispatcher.approvals.approve(id, by="anna")):
             with pytest.raises(KeyError, match="no approval"):
@@ -211,7 +211,7 @@ async def _cancelled_by_host(_: Dispatcher, asking: "asyncio.Task[ToolResult]") 
 
 
 @pytest.mark.parametrize("cancel", [_cancelled_by_session, _cancelled_by_host])
-async def test_r57_a_call_that_was_cancelled_cannot_be_approved_any_more(
+async def test_a_call_that_was_cancelled_cannot_be_approved_any_more(
     cancel: Callable[[Dispatcher, "asyncio.Task[ToolResult]"], Awaitable[None]],
 ) -> None:
     async with Dispatcher.in_memory(TOOLS) as dispatcher:
@@ -228,7 +228,7 @@ async def test_r57_a_call_that_was_cancelled_cannot_be_approved_any_more(
     assert RAN == []
 
 
-async def test_r57_a_background_call_that_is_cancelled_cannot_be_approved() -> None:
+async def test_a_background_call_that_is_cancelled_cannot_be_approved() -> None:
     async with Dispatcher.in_memory(TOOLS, settings=QUICK) as dispatcher:
         told = await asked(dispatcher)
         approval = await one_waits(dispatcher)
@@ -242,7 +242,7 @@ async def test_r57_a_background_call_that_is_cancelled_cannot_be_approved() -> N
         await eventually(is_cancelled, "it is cancelled")
 
 
-async def test_r18_asked_again_while_it_waits_and_after_it_is_one_call() -> None:
+async def test_asked_again_while_it_waits_and_after_it_is_one_call() -> None:
     async with Dispatcher.in_memory(TOOLS) as dispatcher:
         first = asyncio.ensure_future(asked(dispatcher))
         approval = await one_waits(dispatcher)
@@ -253,7 +253,7 @@ async def test_r18_asked_again_while_it_waits_and_after_it_is_one_call() -> None
     assert RAN == [5]
 
 
-async def test_r57_a_denied_call_asked_again_is_denied_again_and_nobody_is_asked() -> None:
+async def test_a_denied_call_asked_again_is_denied_without_a_new_approval_request() -> None:
     async with Dispatcher.in_memory(TOOLS) as dispatcher:
         asking = asyncio.ensure_future(asked(dispatcher))
         approval = await one_waits(dispatcher)
@@ -263,7 +263,7 @@ async def test_r57_a_denied_call_asked_again_is_denied_again_and_nobody_is_asked
         assert first.error == again.error and await dispatcher.approvals.waiting() == []
 
 
-async def test_r31_the_kill_switch_holds_for_what_was_approved() -> None:
+async def test_the_kill_switch_holds_for_what_was_approved() -> None:
     async with Dispatcher.in_memory(TOOLS) as dispatcher:
         asking = asyncio.ensure_future(asked(dispatcher))
         approval = await one_waits(dispatcher)
@@ -273,7 +273,7 @@ async def test_r31_the_kill_switch_holds_for_what_was_approved() -> None:
     assert (result.code, RAN) == (Code.DENIED, []) and "broken" in (result.error or "")
 
 
-async def test_r57_the_hosts_data_is_still_there_when_it_runs() -> None:
+async def test_the_hosts_data_is_still_there_when_it_runs() -> None:
     async with Dispatcher.in_memory(TOOLS) as dispatcher:
         work = dispatcher.dispatch(call(name="pay_for"), session="s", context={"user": "u-1"})
         asking = asyncio.ensure_future(work)
@@ -282,7 +282,7 @@ async def test_r57_the_hosts_data_is_still_there_when_it_runs() -> None:
         assert (await asking)[0].data == {"user": "u-1"}
 
 
-async def test_r32_a_read_after_a_write_that_waits_goes_on_at_its_wait_budget() -> None:
+async def test_a_read_after_a_write_that_waits_goes_on_at_its_wait_budget() -> None:
     async with Dispatcher.in_memory(TOOLS, settings=QUICK) as dispatcher:
         calls = [call(), {"id": "c-2", "name": "look", "input": {}}]
         turn = await dispatcher.dispatch(calls, session="s-1", turn="t-1")
@@ -303,7 +303,7 @@ class Audits(Observer):
 
 
 @pytest.mark.parametrize("decision", ["approve", "deny"])
-async def test_r57_every_step_is_audited_once(decision: str) -> None:
+async def test_every_step_is_audited_once(decision: str) -> None:
     audits = Audits()
     async with Dispatcher.in_memory(TOOLS, observers=[audits]) as dispatcher:
         asking = asyncio.ensure_future(asked(dispatcher))
@@ -315,7 +315,7 @@ async def test_r57_every_step_is_audited_once(decision: str) -> None:
     assert audits.seen == [("asked", "the tool's declaration", ""), (what, "anna", "so")]
 
 
-async def test_r57_the_host_is_told_of_every_call_that_waits_and_may_fail() -> None:
+async def test_the_host_is_told_of_every_call_that_waits_and_may_fail() -> None:
     told: list[Approval] = []
 
     def tell(approval: Approval) -> None:
@@ -329,7 +329,7 @@ async def test_r57_the_host_is_told_of_every_call_that_waits_and_may_fail() -> N
         assert (await asking).ok
 
 
-async def test_r57_calls_without_a_session_can_be_approved_too() -> None:
+async def test_calls_without_a_session_can_be_approved_too() -> None:
     async with Dispatcher.in_memory(TOOLS) as dispatcher:
         asking = asyncio.ensure_future(dispatcher.dispatch(call()))
         approval = await one_waits(dispatcher)
@@ -373,7 +373,7 @@ async def half_open(**settings: Any) -> AsyncIterator[tuple[Any, Run]]:
         yield dispatcher, run
 
 
-async def test_r32_others_try_a_tool_while_a_call_of_it_waits_for_a_person() -> None:
+async def test_others_try_a_tool_while_a_call_of_it_waits_for_a_person() -> None:
     """Nobody can tell how long it waits."""
     async with half_open() as (dispatcher, run):
         asking = asyncio.ensure_future(run("ask"))
@@ -384,7 +384,7 @@ async def test_r32_others_try_a_tool_while_a_call_of_it_waits_for_a_person() -> 
 
 
 @pytest.mark.parametrize("end", ["approved", "denied", "cancelled", "expired"])
-async def test_r32_a_tool_is_tried_whatever_became_of_a_call_that_waited(end: str) -> None:
+async def test_a_tool_is_tried_whatever_became_of_a_call_that_waited(end: str) -> None:
     expires = 0.3 if end == "expired" else 60.0
     async with half_open(approval_expires=expires) as (dispatcher, run):
         asking = asyncio.ensure_future(run("ask"))
@@ -399,7 +399,7 @@ async def test_r32_a_tool_is_tried_whatever_became_of_a_call_that_waited(end: st
         assert (await run("works")).ok
 
 
-async def test_r32_a_preview_says_that_a_tool_may_be_tried_and_does_not_try_it() -> None:
+async def test_a_preview_says_that_a_tool_may_be_tried_and_does_not_try_it() -> None:
     async with half_open() as (dispatcher, run):
         call = [{"id": "c", "name": "failing", "input": {"text": "works"}}]
         for _ in range(2):

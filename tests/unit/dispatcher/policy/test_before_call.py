@@ -80,7 +80,7 @@ async def asked(
         return turn[0]
 
 
-async def test_r45_a_hook_sees_the_whole_call() -> None:
+async def test_a_hook_sees_the_whole_call() -> None:
     seen: list[ProposedCall] = []
     await asked(seen.append, session="s-1", turn="t-1", context={"user": "anna"})
     assert seen == [
@@ -108,7 +108,7 @@ async def _awaited(proposed: ProposedCall) -> Deny:
     [lambda _: Deny("over the limit."), _awaited, lambda proposed: _awaited(proposed)],
     ids=["sync", "async", "sync that answers with an awaitable"],
 )
-async def test_r45_a_denied_call_is_not_run_and_the_model_reads_why(hook: Any) -> None:
+async def test_a_denied_call_is_not_run_and_the_model_reads_why(hook: Any) -> None:
     audits = Audits()
     result = await asked(hook, observers=[audits], session="s-1")
     assert (result.code, result.executed, RAN) == (Code.DENIED, Executed.NO, [])
@@ -119,7 +119,7 @@ async def test_r45_a_denied_call_is_not_run_and_the_model_reads_why(hook: Any) -
 
 
 @pytest.mark.parametrize("answer", [None, Allow()])
-async def test_r45_an_allowed_call_runs(answer: object) -> None:
+async def test_an_allowed_call_runs(answer: object) -> None:
     result = await asked(lambda _: answer)
     assert result.ok and RAN == [900]
 
@@ -152,12 +152,12 @@ ENDLESS.append(ENDLESS)
     ids=repr,
 )
 @pytest.mark.parametrize("session", [None, "s-1"])
-async def test_r58_a_verdict_of_no_use_denies(verdict: Any, session: str | None) -> None:
+async def test_a_verdict_of_no_use_denies(verdict: Any, session: str | None) -> None:
     result = await asked(lambda _: verdict, session=session, turn=session, wait=20)
     assert (result.code, result.executed, RAN) == (Code.DENIED, Executed.NO, [])
 
 
-async def test_r58_a_denial_without_a_word_denies_where_a_failure_would_allow() -> None:
+async def test_a_denial_without_a_reason_denies_where_a_failure_would_allow() -> None:
     settings = Settings(hook_failure="allow")
     for denial in (Deny(None), False):  # type: ignore[arg-type]
         result = await asked(lambda _, denial=denial: denial, settings=settings)
@@ -165,7 +165,7 @@ async def test_r58_a_denial_without_a_word_denies_where_a_failure_would_allow() 
 
 
 @pytest.mark.parametrize("note", [5, HALF_A_PAIR])
-async def test_r45_a_note_that_cannot_be_told_changes_nothing(note: Any) -> None:
+async def test_a_failed_observer_note_changes_nothing(note: Any) -> None:
     hook = partial(Rewrite, {"order": "o-1", "amount": 900}, note=note)
     async with Dispatcher.in_memory(
         [refund], hooks=Hooks(before_call=lambda _: hook())
@@ -176,7 +176,7 @@ async def test_r45_a_note_that_cannot_be_told_changes_nothing(note: Any) -> None
 
 
 @pytest.mark.parametrize("call_id", [None, "c-1"])
-async def test_r31_a_call_is_cancelled_while_the_hook_decides(call_id: str | None) -> None:
+async def test_a_call_is_cancelled_while_the_hook_decides(call_id: str | None) -> None:
     asked_about, let_go = asyncio.Event(), asyncio.Event()
 
     async def hook(_: ProposedCall) -> None:
@@ -193,7 +193,7 @@ async def test_r31_a_call_is_cancelled_while_the_hook_decides(call_id: str | Non
     assert (result.code, result.executed, RAN) == (Code.CANCELLED, Executed.NO, [])
 
 
-async def test_r45_a_rewritten_call_runs_with_the_other_arguments_and_says_so() -> None:
+async def test_a_rewritten_call_runs_with_the_other_arguments_and_says_so() -> None:
     audits = Audits()
     result = await asked(
         lambda proposed: Rewrite({**proposed.arguments, "amount": 500}, note="500 is the most."),
@@ -209,13 +209,13 @@ async def test_r45_a_rewritten_call_runs_with_the_other_arguments_and_says_so() 
     "arguments",
     [{"order": "o-1"}, {"order": "o-1", "amount": "many"}, {"amount": {1, 2}}, [1], None],
 )
-async def test_r19_a_rewrite_is_checked_against_the_schema_again(arguments: Any) -> None:
+async def test_a_rewrite_is_checked_against_the_schema_again(arguments: Any) -> None:
     result = await asked(lambda _: Rewrite(arguments))
     assert (result.code, result.executed, RAN) == (Code.DENIED, Executed.NO, [])
     assert "many" not in str(result.payload())
 
 
-async def test_r18_a_rewritten_call_asked_again_is_not_run_twice() -> None:
+async def test_a_rewritten_call_asked_again_is_not_run_twice() -> None:
     answers = iter([500, 400])
 
     def hook(proposed: ProposedCall) -> Rewrite:
@@ -228,7 +228,7 @@ async def test_r18_a_rewritten_call_asked_again_is_not_run_twice() -> None:
     assert RAN == [500]
 
 
-async def test_r45_what_a_hook_does_to_the_call_it_sees_changes_nothing() -> None:
+async def test_what_a_hook_does_to_the_call_it_sees_changes_nothing() -> None:
     def hook(proposed: ProposedCall) -> None:
         proposed.arguments["amount"] = 1
         assert proposed.context is not None
@@ -283,20 +283,20 @@ async def _cancels_itself(_: ProposedCall) -> None:
         next,
     ],
 )
-async def test_r58_a_policy_that_fails_denies(hook: Any) -> None:
+async def test_a_policy_that_fails_denies(hook: Any) -> None:
     result = await asked(hook)
     assert (result.code, result.executed, RAN) == (Code.DENIED, Executed.NO, [])
     assert "SECRET" not in str(result.payload())
 
 
 @pytest.mark.parametrize("hook", [_raises, _raises_async, lambda _: "yes"])
-async def test_r58_a_setting_lets_calls_run_where_their_policy_fails(hook: Any) -> None:
+async def test_a_setting_lets_calls_run_where_their_policy_fails(hook: Any) -> None:
     result = await asked(hook, settings=Settings(hook_failure="allow"))
     assert result.ok and RAN == [900]
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-async def test_r58_a_policy_that_hangs_denies_and_holds_up_nobody_else(kind: str) -> None:
+async def test_a_hanging_policy_denies_and_delays_no_other_call(kind: str) -> None:
     let_go = threading.Event()
     hung = 0
 
@@ -329,7 +329,7 @@ async def test_r58_a_policy_that_hangs_denies_and_holds_up_nobody_else(kind: str
     assert 1 not in RAN
 
 
-async def test_r58_more_hanging_hooks_than_threads_deny_all_and_the_next_calls_are_judged() -> None:
+async def test_more_hanging_hooks_than_threads_deny_all_and_the_next_calls_are_judged() -> None:
     let_go = threading.Event()
 
     def blocks(proposed: ProposedCall) -> None:
@@ -345,13 +345,13 @@ async def test_r58_more_hanging_hooks_than_threads_deny_all_and_the_next_calls_a
         assert (await dispatcher.dispatch(call(100)))[0].ok
 
 
-async def test_r62_a_hook_that_cannot_be_called_or_imported_is_refused_at_once() -> None:
+async def test_a_hook_that_cannot_be_called_or_imported_is_refused_at_once() -> None:
     for wrong in (5, "nothing", "no_such_module_at_all:f", "os:no_such", "os:sep"):
         with pytest.raises(Misconfigured, match="before_call"):
             Dispatcher.in_memory([refund], hooks=Hooks(before_call=wrong))  # type: ignore[arg-type]
 
 
-async def test_r45_a_hook_is_named_by_a_setting() -> None:
+async def test_a_hook_is_named_by_a_setting() -> None:
     settings = Settings(before_call=f"{__name__}:denies")
     async with Dispatcher.in_memory([refund], settings=settings) as dispatcher:
         assert (await dispatcher.dispatch(call()))[0].error == "Tool 'refund' was not run: never."
@@ -362,7 +362,7 @@ def denies(_: ProposedCall) -> Deny:
     return Deny("never")
 
 
-async def test_r45_the_pools_own_tools_are_not_asked_about() -> None:
+async def test_the_pools_own_tools_are_not_asked_about() -> None:
     seen: list[str] = []
     hooks = Hooks(before_call=lambda proposed: seen.append(proposed.tool))
     async with Dispatcher.in_memory([refund], hooks=hooks) as dispatcher:
@@ -371,7 +371,7 @@ async def test_r45_the_pools_own_tools_are_not_asked_about() -> None:
     assert seen == ["refund"]
 
 
-async def test_r45_on_event_is_told_what_happens_and_may_fail() -> None:
+async def test_on_event_is_told_what_happens_and_may_fail() -> None:
     kinds: list[str] = []
 
     def hook(event: Any) -> None:
@@ -416,7 +416,7 @@ class Failures(Observer):
         ("on_event", lambda _: {}["SECRET"], "KeyError"),
     ],
 )
-async def test_a_hook_that_fails_is_told_to_operators(
+async def test_a_failing_hook_is_reported_to_operators(
     name: str, hook: Any, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As an event, a log line, a metric and an issue: it may deny every call there is."""
@@ -458,7 +458,7 @@ async def test_a_hook_that_fails_is_told_to_operators(
     assert "SECRET" not in caplog.text + str(sink.bodies) + str(events)
 
 
-async def test_r41_r39_what_was_decided_is_an_event_and_a_row_of_the_record(tmp_path: Path) -> None:
+async def test_what_was_decided_is_an_event_and_a_row_of_the_record(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     hooks = Hooks(before_call=lambda _: Deny("over the limit"))
     async with Dispatcher.in_memory([refund], hooks=hooks, record=record) as dispatcher:
@@ -495,7 +495,7 @@ async def test_r41_r39_what_was_decided_is_an_event_and_a_row_of_the_record(tmp_
     assert told[0]["session"] == "s-1" and told[0]["call_id"] == "c-1"
 
 
-async def test_r58_a_preview_says_what_would_become_of_a_call_and_nothing_happens() -> None:
+async def test_a_preview_says_what_would_become_of_a_call_and_nothing_happens() -> None:
     audits = Audits()
 
     def hook(proposed: ProposedCall) -> Any:
@@ -524,6 +524,6 @@ async def test_r58_a_preview_says_what_would_become_of_a_call_and_nothing_happen
     assert RAN == [] and audits.seen == []
 
 
-async def test_r52_a_reason_of_any_length_is_cut_for_the_model() -> None:
+async def test_a_reason_of_any_length_is_cut_for_the_model() -> None:
     result = await asked(lambda _: Deny("x" * 100_000))
     assert result.code is Code.DENIED and len(result.error or "") < 1_200

@@ -78,7 +78,7 @@ async def id_of_one(approvals: Approvals) -> str:
     return (await approvals.waiting())[0].id
 
 
-async def test_r66_asked_again_after_it_was_refused_for_now_a_person_is_asked() -> None:
+async def test_asked_again_after_it_was_refused_for_now_a_person_is_asked() -> None:
     async with Dispatcher.in_memory(TOOLS, settings=QUICK) as dispatcher:
         transport = dispatcher._in_flight._transport
         transport.is_full = True
@@ -98,7 +98,7 @@ async def test_r66_asked_again_after_it_was_refused_for_now_a_person_is_asked() 
     assert RAN == []
 
 
-async def test_r66_what_was_approved_and_refused_for_now_stays_approved() -> None:
+async def test_what_was_approved_and_refused_for_now_stays_approved() -> None:
     async with Dispatcher.in_memory(TOOLS, settings=QUICK) as dispatcher:
         transport = dispatcher._in_flight._transport
         first = await asked(dispatcher)
@@ -119,7 +119,7 @@ async def test_r66_what_was_approved_and_refused_for_now_stays_approved() -> Non
     assert RAN == [5]
 
 
-async def test_r66_approved_and_left_at_its_rate_limit_it_never_runs() -> None:
+async def test_approved_and_left_at_its_rate_limit_it_never_runs() -> None:
     settings = Settings(background_wait=0.05, queue_timeout=120.0)
     async with Dispatcher.in_memory(TOOLS, settings=settings) as dispatcher:
         server = dispatcher._server
@@ -146,7 +146,7 @@ async def test_r66_approved_and_left_at_its_rate_limit_it_never_runs() -> None:
     assert RAN == [1]
 
 
-async def test_r66_what_is_approved_in_its_last_moment_runs() -> None:
+async def test_what_is_approved_in_its_last_moment_runs() -> None:
     settings = Settings(background_wait=0.05, approval_expires=0.4)
     async with Dispatcher.in_memory(TOOLS, settings=settings) as dispatcher:
         for number in range(6):
@@ -167,7 +167,7 @@ async def test_r66_what_is_approved_in_its_last_moment_runs() -> None:
             assert result.ok is is_approved and (number in RAN) is is_approved
 
 
-async def test_r66_waiting_for_a_person_counts_as_waiting() -> None:
+async def test_waiting_for_a_person_counts_as_waiting() -> None:
     settings = Settings(background_wait=0.0, waiting_per_session=10)
     async with Dispatcher.in_memory(TOOLS, settings=settings) as dispatcher:
         calls = [call(i, id=f"c-{i}") for i in range(40)]
@@ -180,7 +180,7 @@ async def test_r66_waiting_for_a_person_counts_as_waiting() -> None:
         assert pump.waiting == 0 and pump._shared.sessions == {}
 
 
-async def test_r67_a_dispatcher_that_does_not_ask_waits_for_what_another_asked() -> None:
+async def test_a_dispatcher_that_does_not_ask_waits_for_what_another_asked() -> None:
     @tool(effects="write")
     async def send(amount: int) -> str:
         """Send."""
@@ -206,7 +206,7 @@ async def test_r67_a_dispatcher_that_does_not_ask_waits_for_what_another_asked()
 
 
 @pytest.mark.parametrize("decide", ["approve", "deny", "cancel"])
-async def test_r66_what_became_of_it_is_told_to_whoever_follows_after_a_restart(
+async def test_the_outcome_is_delivered_to_followers_after_a_restart(
     decide: str,
 ) -> None:
     async with Dispatcher.in_memory(TOOLS, settings=QUICK) as worker:
@@ -269,7 +269,7 @@ async def test_a_cancelled_call_without_a_decision_is_no_rejected_message(
     assert "message_rejected" not in caplog.text
 
 
-async def test_r66_a_denied_call_is_denied_whoever_asks_by_its_handle() -> None:
+async def test_a_denied_call_is_denied_to_every_follower_of_its_handle() -> None:
     async with Dispatcher.in_memory(TOOLS, settings=QUICK) as worker:
         async with second(worker, background_wait=0.05) as first:
             handle = (await asked(first)).handle
@@ -282,7 +282,7 @@ async def test_r66_a_denied_call_is_denied_whoever_asks_by_its_handle() -> None:
     assert RAN == []
 
 
-async def test_r66_resumed_when_its_turn_is_not_known_any_more_nobody_is_asked_twice() -> None:
+async def test_resuming_a_forgotten_turn_asks_for_approval_only_once() -> None:
     """R50: which call of which turn it is cannot be said, so it may have been asked and run."""
     use = {"type": "tool_use", "id": "toolu_01", "name": "pay", "input": {"amount": 5}}
     response = {"id": "msg_01", "type": "message", "role": "assistant", "content": [use]}
@@ -299,7 +299,7 @@ async def test_r66_resumed_when_its_turn_is_not_known_any_more_nobody_is_asked_t
             await eventually(lambda: RAN == [5], "the one that was asked about runs")
 
 
-async def test_r67_a_dispatcher_that_joins_what_waits_answers_at_its_wait_budget() -> None:
+async def test_a_dispatcher_that_joins_what_waits_answers_at_its_wait_budget() -> None:
     """It was refused there, or asked for without the rule: the model is not kept for a day."""
     async with Dispatcher.in_memory(TOOLS, settings=QUICK) as worker:
         async with (
@@ -315,7 +315,7 @@ async def test_r67_a_dispatcher_that_joins_what_waits_answers_at_its_wait_budget
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-async def test_r66_a_call_that_may_have_been_noted_is_not_told_that_it_did_not_run(
+async def test_a_call_that_may_have_been_noted_is_not_told_that_it_did_not_run(
     is_named: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody may approve it, or has sent it: the answers of the server are lost."""
@@ -338,7 +338,7 @@ async def test_r66_a_call_that_may_have_been_noted_is_not_told_that_it_did_not_r
         assert (result.code, result.executed) == (Code.QUEUE_UNREACHABLE, Executed.UNKNOWN)
 
 
-async def test_r66_what_was_seen_to_run_is_not_sent_again_where_the_server_lost_that() -> None:
+async def test_what_was_seen_to_run_is_not_sent_again_where_the_server_lost_that() -> None:
     """Its last moments: the record says again that the call is approved, and not sent."""
     gate = asyncio.Event()
 

@@ -65,7 +65,7 @@ async def asks(dispatcher: Dispatcher, wait: float = 60.0) -> bool:
 
 
 @pytest.mark.parametrize("is_written", [True, False])
-async def test_a_yes_whose_record_could_not_be_used_up_is_used_up_before_it_is_told(
+async def test_an_approval_is_consumed_before_it_is_answered(
     is_written: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     close, failed = MemoryTransport.close_calls, 0
@@ -91,7 +91,9 @@ async def test_a_yes_whose_record_could_not_be_used_up_is_used_up_before_it_is_t
     assert failed == 1
 
 
-async def test_no_yes_is_told_that_could_not_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_approval_is_answered_that_could_not_be_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def away(*_: Any, **__: Any) -> list[bytes]:
         raise ServerUnavailable("close", sent=False)
 
@@ -146,7 +148,7 @@ async def test_what_was_approved_is_judged_anew_before_it_is_granted(
     assert audits.seen[-1] == "denied"
 
 
-async def test_a_question_that_was_cancelled_is_no_although_its_record_is_put_back() -> None:
+async def test_a_cancelled_approval_request_stays_denied_when_its_record_is_restored() -> None:
     """As somebody does who has no key: its mark is still there."""
     async with Dispatcher.in_memory([look], hooks=HOOKS) as dispatcher:
         asked = asyncio.ensure_future(dispatcher.dispatch(ASKED, session="s", wait=30))

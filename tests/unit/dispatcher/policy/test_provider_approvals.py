@@ -96,13 +96,13 @@ async def answered(asked: Any, hook: Any, **options: Any) -> tuple[bool, str]:
         return said(await dispatcher.dispatch(asked, session="s-1", **options))
 
 
-async def test_r47_without_a_policy_the_answer_is_no_at_once(asked: Any) -> None:
+async def test_without_a_policy_the_answer_is_denied_at_once(asked: Any) -> None:
     async with Dispatcher.in_memory([look]) as dispatcher:
         assert said(await dispatcher.dispatch(asked, session="s-1"))[0] is False
         assert await dispatcher.approvals.waiting() == []
 
 
-async def test_r57_a_hook_says_yes_or_no_by_name(asked: Any) -> None:
+async def test_a_hook_says_yes_or_no_by_name(asked: Any) -> None:
     seen: list[ProposedCall] = []
 
     def hook(call: ProposedCall) -> Allow:
@@ -116,9 +116,7 @@ async def test_r57_a_hook_says_yes_or_no_by_name(asked: Any) -> None:
 
 
 @pytest.mark.parametrize("answer", [Rewrite({"table": "x"}), "yes", ValueError("x")])
-async def test_r58_a_hook_that_fails_or_wants_other_arguments_is_no(
-    asked: Any, answer: Any
-) -> None:
+async def test_a_hook_that_fails_or_wants_other_arguments_is_no(asked: Any, answer: Any) -> None:
     def hook(_: ProposedCall) -> Any:
         if isinstance(answer, Exception):
             raise answer
@@ -128,7 +126,7 @@ async def test_r58_a_hook_that_fails_or_wants_other_arguments_is_no(
 
 
 @pytest.mark.parametrize("decision", ["approve", "deny"])
-async def test_r57_a_person_is_asked_where_nobody_says_otherwise(asked: Any, decision: str) -> None:
+async def test_a_person_is_asked_by_default(asked: Any, decision: str) -> None:
     hooks = Hooks(before_call=lambda _: None)
     async with Dispatcher.in_memory([look], hooks=hooks) as dispatcher:
         asking = asyncio.ensure_future(dispatcher.dispatch(asked, session="s-1", wait=60))
@@ -144,7 +142,9 @@ async def test_r57_a_person_is_asked_where_nobody_says_otherwise(asked: Any, dec
         assert yes is (decision == "approve") and ("anna" in why or not why or yes)
 
 
-async def test_r57_nobody_says_a_word_and_cannot_afterwards(asked: Any) -> None:
+async def test_an_unanswered_approval_request_expires_and_cannot_be_decided_later(
+    asked: Any,
+) -> None:
     hooks = Hooks(before_call=lambda _: AskApproval("drops a table"))
     async with Dispatcher.in_memory([look], hooks=hooks) as dispatcher:
         asking = asyncio.ensure_future(dispatcher.dispatch(asked, session="s-1", wait=0.4))
@@ -169,7 +169,7 @@ async def test_of_more_questions_than_a_turn_may_have_calls_the_rest_is_no() -> 
 
 
 @pytest.mark.parametrize("named", [{"session": "s-1"}, {"call_id": "a-1"}])
-async def test_a_question_that_is_cancelled_is_no_and_cannot_be_approved(
+async def test_a_cancelled_approval_request_is_denied_and_cannot_be_approved(
     asked: Any, named: dict[str, str]
 ) -> None:
     async with Dispatcher.in_memory([look], hooks=Hooks(before_call=lambda _: None)) as dispatcher:
@@ -205,7 +205,7 @@ async def test_a_switch_that_this_dispatcher_has_not_seen_holds_for_what_it_gran
             assert said(await dispatcher.dispatch(asked, session="s-1", wait=60))[0] is False
 
 
-async def test_r57_rules_decide_by_name_and_a_default_that_allows_does_not(
+async def test_rules_decide_by_name_and_a_default_that_allows_does_not(
     asked: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "policy.toml"
@@ -231,7 +231,9 @@ async def asked_about(dispatcher: Any) -> Any:
 
 
 @pytest.mark.parametrize("answer", [Allow(), AskApproval("drops a table")])
-async def test_r67_what_is_switched_off_is_no_and_nobody_is_asked(asked: Any, answer: Any) -> None:
+async def test_a_disabled_tool_is_denied_without_an_approval_request(
+    asked: Any, answer: Any
+) -> None:
     hooks = Hooks(before_call=lambda _: answer)
     async with Dispatcher.in_memory([look], hooks=hooks) as dispatcher:
         await dispatcher.deny("db.drop", argument="table", value="users", reason="frozen")
@@ -244,7 +246,7 @@ async def test_r67_what_is_switched_off_is_no_and_nobody_is_asked(asked: Any, an
 
 @pytest.mark.parametrize("answer", [Allow(), AskApproval("drops a table")])
 @pytest.mark.parametrize(("only", "is_offered"), [(["look"], False), (["look", "db.drop"], True)])
-async def test_r67_what_was_not_offered_is_no_and_nobody_is_asked(
+async def test_a_tool_that_was_not_offered_is_denied_without_an_approval_request(
     asked: Any, answer: Any, only: list[str], is_offered: bool
 ) -> None:
     hooks = Hooks(before_call=lambda _: answer)
@@ -259,7 +261,7 @@ async def test_r67_what_was_not_offered_is_no_and_nobody_is_asked(
         assert await dispatcher.approvals.waiting() == []
 
 
-async def test_r67_what_was_switched_off_while_a_person_was_asked_is_no(asked: Any) -> None:
+async def test_a_tool_disabled_during_the_approval_wait_is_denied(asked: Any) -> None:
     hooks = Hooks(before_call=lambda _: AskApproval("drops a table"))
     async with Dispatcher.in_memory([look], hooks=hooks) as dispatcher:
         asking = asyncio.ensure_future(dispatcher.dispatch(asked, session="s-1", wait=60))

@@ -76,7 +76,7 @@ async def walk(chosen: list[Step], trace: Path) -> None:
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
 @given(steps("kill host", most=16))
-def test_r66_whatever_is_done_in_any_order_it_runs_once_if_it_was_approved(
+def test_an_approved_call_runs_once_under_any_order_of_operations(
     chosen: list[Step],
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -120,16 +120,16 @@ DOES_NOT_FIT = [
 
 
 @pytest.mark.parametrize(("condition", "arguments"), FITS)
-def test_r58_a_rule_fits(condition: str, arguments: dict[str, Any]) -> None:
+def test_a_matching_rule_decides(condition: str, arguments: dict[str, Any]) -> None:
     assert verdict(condition, proposed(**arguments)) == Deny("")
 
 
 @pytest.mark.parametrize(("condition", "arguments"), DOES_NOT_FIT)
-def test_r58_a_rule_does_not_fit(condition: str, arguments: dict[str, Any]) -> None:
+def test_a_rule_that_does_not_match_is_skipped(condition: str, arguments: dict[str, Any]) -> None:
     assert verdict(condition, proposed(**arguments)) == Allow()
 
 
-def test_r58_what_allows_must_hold_of_every_value_what_denies_of_one() -> None:
+def test_what_allows_must_hold_of_every_value_what_denies_of_one() -> None:
     text = """
         default = "deny"
         [[rule]]
@@ -145,7 +145,7 @@ def test_r58_what_allows_must_hold_of_every_value_what_denies_of_one() -> None:
 
 
 @pytest.mark.parametrize("condition", ["at_most = 100", "missing = false", "none_of = [0]"])
-def test_r58_what_allows_must_hold_of_values_that_are_missing_too(condition: str) -> None:
+def test_what_allows_must_hold_of_values_that_are_missing_too(condition: str) -> None:
     text = f"""
         default = "deny"
         [[rule]]
@@ -159,7 +159,7 @@ def test_r58_what_allows_must_hold_of_values_that_are_missing_too(condition: str
         assert isinstance(rules.decide(proposed(lines=lines)).verdict, Deny)
 
 
-def test_r58_the_first_rule_that_fits_decides_and_is_named() -> None:
+def test_the_first_rule_that_fits_decides_and_is_named() -> None:
     text = """
         [[rule]]
         name = "small ones"
@@ -194,7 +194,7 @@ def test_r58_the_first_rule_that_fits_decides_and_is_named() -> None:
         ('argument = "path"\nlonger_than = 5', {"path": 5}),
     ],
 )
-def test_r58_a_rule_that_cannot_be_held_to_a_value_fails(
+def test_a_rule_that_cannot_be_held_to_a_value_fails(
     condition: str, arguments: dict[str, Any]
 ) -> None:
     with pytest.raises(RuleFailed, match="rule 1"):
@@ -239,13 +239,13 @@ def test_r58_a_rule_that_cannot_be_held_to_a_value_fails(
     ],
     ids=lambda text: text[:80],
 )
-def test_r58_a_file_that_cannot_be_used_says_why_and_where(text: str, told: str) -> None:
+def test_a_file_that_cannot_be_used_says_why_and_where(text: str, told: str) -> None:
     with pytest.raises(Misconfigured) as error:
         parse(text, "policy.toml")
     assert "policy.toml" in str(error.value) and told in str(error.value)
 
 
-def test_r58_a_pattern_takes_no_longer_for_a_text_made_to_be_slow() -> None:
+def test_a_pattern_takes_no_longer_for_a_text_made_to_be_slow() -> None:
     """As long as the text: a backtracking engine would not come back before the test ends."""
     text = "a" * 200_000 + "!"
     assert verdict('argument = "t"\nmatches = "^(a+)+$"', proposed(t=text)) == Allow()
@@ -263,7 +263,7 @@ def _write(path: Path, text: str) -> None:
     os.replace(other, path)
 
 
-async def test_r58_a_file_is_followed_and_one_that_is_broken_changes_nothing(
+async def test_a_file_is_followed_and_one_that_is_broken_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "policy.toml"
@@ -296,7 +296,7 @@ async def test_r58_a_file_is_followed_and_one_that_is_broken_changes_nothing(
         await eventually(is_closed, "the new rules hold")
 
 
-def test_r58_a_file_that_is_being_written_is_not_read(tmp_path: Path) -> None:
+def test_a_file_that_is_being_written_is_not_read(tmp_path: Path) -> None:
     """R58: an editor empties it first, and an empty file denies nothing."""
     path = tmp_path / "policy.toml"
     _write(path, '[[rule]]\naction = "deny"')
@@ -400,12 +400,12 @@ def test_a_policy_set_to_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
         Settings()
 
 
-def test_r62_a_file_that_is_not_there_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match="cannot be read"):
         Dispatcher.in_memory([refund], hooks=Hooks(policy=tmp_path / "nothing.toml"))
 
 
-async def test_r58_rules_hold_for_what_a_hook_rewrote(tmp_path: Path) -> None:
+async def test_rules_hold_for_what_a_hook_rewrote(tmp_path: Path) -> None:
     from toolpool import Rewrite
 
     path = tmp_path / "policy.toml"
@@ -416,7 +416,7 @@ async def test_r58_rules_hold_for_what_a_hook_rewrote(tmp_path: Path) -> None:
     assert turn[0].code is Code.DENIED
 
 
-async def test_r58_a_rule_that_fails_denies(tmp_path: Path) -> None:
+async def test_a_rule_that_fails_denies(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text('[[rule]]\nargument = "amount"\nmatches = "1"\naction = "deny"')
     async with Dispatcher.in_memory([refund], hooks=Hooks(policy=path)) as dispatcher:
@@ -424,7 +424,7 @@ async def test_r58_a_rule_that_fails_denies(tmp_path: Path) -> None:
     assert turn[0].code is Code.DENIED
 
 
-def test_r58_one_value_in_place_of_a_list_is_its_only_element() -> None:
+def test_one_value_in_place_of_a_list_is_its_only_element() -> None:
     """A tool may take either: a rule about every element is not got round with a single one."""
     condition = 'argument = "to[*]"\ndoes_not_match = "@shop[.]example$"'
     theirs = "b@evil.example"

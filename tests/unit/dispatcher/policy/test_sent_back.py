@@ -52,7 +52,7 @@ async def one_waits(dispatcher: Dispatcher) -> Approval:
     return (await dispatcher.approvals.waiting())[0]
 
 
-async def test_r66_an_approved_call_that_the_server_sends_back_waits_before_it_is_sent_again(
+async def test_an_approved_call_that_the_server_sends_back_waits_before_it_is_sent_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(approval_waits, "_EVERY_SECONDS", 600.0)
@@ -78,7 +78,7 @@ async def test_r66_an_approved_call_that_the_server_sends_back_waits_before_it_i
     assert RAN == []
 
 
-async def test_r66_a_call_that_comes_back_from_its_rate_limit_takes_one_waiting_place() -> None:
+async def test_a_call_that_comes_back_from_its_rate_limit_takes_one_waiting_place() -> None:
     settings = Settings(background_wait=0.05, queue_timeout=120.0)
     async with Dispatcher.in_memory([pay_rarely], settings=settings) as dispatcher:
         traffic = dispatcher._in_flight
@@ -103,7 +103,7 @@ async def test_r66_a_call_that_comes_back_from_its_rate_limit_takes_one_waiting_
     assert RAN == [1]
 
 
-async def test_r66_workers_have_the_time_in_which_the_server_answers_to_say_what_they_run(
+async def test_workers_have_the_time_in_which_the_server_answers_to_say_what_they_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What the server forgot with its last moments may run: it is not sent while they cannot."""
@@ -128,7 +128,7 @@ async def test_r66_workers_have_the_time_in_which_the_server_answers_to_say_what
         await eventually(lambda: record.epoch == "next", "they had time")
 
 
-async def test_r66_what_could_not_be_confirmed_is_confirmed_later(
+async def test_what_could_not_be_confirmed_is_confirmed_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(approval_waits, "_EVERY_SECONDS", 0.01)
@@ -153,7 +153,7 @@ async def test_r66_what_could_not_be_confirmed_is_confirmed_later(
     assert failed == 1
 
 
-async def test_r57_no_arguments_are_said_to_be_changed_that_ran_as_they_were_approved() -> None:
+async def test_no_arguments_are_said_to_be_changed_that_ran_as_they_were_approved() -> None:
     """Another dispatcher's hook changes them when it is asked again; what was approved runs."""
     changes = Hooks(before_call=lambda _: Rewrite({"amount": 1}))
     async with Dispatcher.in_memory([pay], settings=QUICK) as worker:

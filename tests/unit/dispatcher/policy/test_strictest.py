@@ -78,7 +78,7 @@ async def test_a_hook_that_asks_keeps_the_approvers_and_the_time_of_a_rule(
     assert waits.reason == "Why. A rule asks."
 
 
-async def test_a_call_that_nobody_may_approve_for_all_who_ask_is_denied(tmp_path: Path) -> None:
+async def test_a_shared_call_without_a_common_approver_is_denied(tmp_path: Path) -> None:
     policy = rules(tmp_path, ASKS + 'approvers = ["anna"]')
     hooks = Hooks(before_call=lambda _: AskApproval("", ("ben",)), policy=policy)
     result = await asked(hooks)

@@ -66,7 +66,7 @@ async def asked(dispatcher: Dispatcher, name: str, user: object, **arguments: An
         ),
     ],
 )
-async def test_r59_what_is_missing_is_said_and_the_tool_is_not_run(
+async def test_what_is_missing_is_said_and_the_tool_is_not_run(
     resolve: Resolve, user: str, text: str, details: dict[str, str], tmp_path: Path
 ) -> None:
     notes = tmp_path / "notes"
@@ -82,7 +82,7 @@ async def test_r59_what_is_missing_is_said_and_the_tool_is_not_run(
     assert notes.read_text().split() == ["ran"]
 
 
-async def test_r59_the_model_reads_it_in_its_language() -> None:
+async def test_the_model_reads_it_in_its_language() -> None:
     async with pool(vault.resolve, locale="zh") as dispatcher:
         result = await asked(dispatcher, "reads", "stranger")
         missing = await asked(dispatcher, "reads", "nobody")
@@ -94,13 +94,13 @@ async def test_r59_the_model_reads_it_in_its_language() -> None:
     assert "保管其凭据的系统出现故障" in (failed.error or "")
 
 
-async def test_r59_the_pool_does_not_try_again_what_waits_for_a_person() -> None:
+async def test_the_pool_does_not_try_again_what_waits_for_a_person() -> None:
     async with pool(vault.resolve) as dispatcher:
         assert (await asked(dispatcher, "reads", "stranger")).attempts == 1
         assert (await asked(dispatcher, "reads", "down")).attempts == 3, "that may pass by itself"
 
 
-async def test_r59_a_tool_may_ask_for_a_sign_in_itself() -> None:
+async def test_a_tool_may_ask_for_a_sign_in_itself() -> None:
     async with pool(vault.resolve) as dispatcher:
         result = await asked(dispatcher, "slip_on_the_loop", "u", how="sign in")
     assert (result.code, result.executed) == (Code.REPORTED, Executed.YES)
@@ -122,7 +122,7 @@ async def test_r59_a_tool_may_ask_for_a_sign_in_itself() -> None:
         (True, "the context's 'user' is bool, not text"),
     ],
 )
-async def test_r59_a_source_that_fails_is_an_operators_affair(
+async def test_a_failing_secret_source_is_an_operator_error(
     resolve: Resolve, user: object, why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     logs.forget_repeats()
@@ -175,7 +175,7 @@ async def test_a_secret_that_an_operator_has_to_set_up_is_told_to_operators(
 @pytest.mark.parametrize(
     "resolve", [vault.resolve, vault.resolve_in_a_thread, vault.hangs_politely]
 )
-async def test_r59_a_source_that_hangs_holds_up_no_other_call(resolve: Resolve) -> None:
+async def test_a_source_that_hangs_holds_up_no_other_call(resolve: Resolve) -> None:
     async with pool(resolve, hook_timeout=0.3, slots_loop=2) as dispatcher:
         hanging = asyncio.ensure_future(asked(dispatcher, "reads", "hangs"))
         for _ in range(20):
@@ -185,14 +185,14 @@ async def test_r59_a_source_that_hangs_holds_up_no_other_call(resolve: Resolve) 
     assert (result.code, result.executed, result.attempts) == (Code.INTERNAL, Executed.NO, 3)
 
 
-async def test_r59_a_thread_that_hangs_for_one_user_holds_up_no_other() -> None:
+async def test_a_thread_that_hangs_for_one_user_holds_up_no_other() -> None:
     async with pool(vault.resolve_in_a_thread, hook_timeout=0.3) as dispatcher:
         hanging = [asyncio.ensure_future(asked(dispatcher, "reads", "hangs")) for _ in range(3)]
         assert (await asked(dispatcher, "reads", "someone")).ok
         await asyncio.gather(*hanging)
 
 
-async def test_questions_that_hang_take_no_more_threads_than_there_are(
+async def test_hanging_requests_take_no_more_threads_than_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(resolver, "_THREADS", 2)
@@ -213,7 +213,7 @@ async def test_questions_that_hang_take_no_more_threads_than_there_are(
         assert (await asked(dispatcher, "tells_its_end", "after")).data == "cret"
 
 
-async def test_r59_a_call_that_ends_while_it_waits_for_its_secret_was_not_run() -> None:
+async def test_a_call_that_ends_while_it_waits_for_its_secret_was_not_run() -> None:
     async with pool(vault.hangs_politely, hook_timeout=30.0, queue_timeout=0.3) as dispatcher:
         turn = await dispatcher.dispatch(call("reads"), timeout=0.2, session="s")
         assert (turn[0].code, turn[0].executed) == (Code.EXPIRED, Executed.NO), turn[0]
@@ -240,7 +240,7 @@ async def test_the_user_is_what_the_context_names(user: object, found: str | Non
     assert who == [("acme", found, "api-key"), ("acme", None, "api-key")]
 
 
-async def test_r59_a_tool_gets_only_what_it_declares() -> None:
+async def test_a_tool_gets_only_what_it_declares() -> None:
     async with pool(vault.resolve) as dispatcher:
         result = await asked(dispatcher, "needs_none", "u")
     assert result.code is Code.RAISED
@@ -281,7 +281,7 @@ async def test_a_result_that_hiding_makes_too_long_is_refused() -> None:
     assert "16,002 bytes; at most 7,000" in (result.error or "")
 
 
-async def test_r59_what_is_wrong_with_a_result_is_not_told_with_the_secret_in_it() -> None:
+async def test_what_is_wrong_with_a_result_is_not_told_with_the_secret_in_it() -> None:
     @tool(secrets=["api-key"])
     async def returns(ctx: ToolContext) -> int:
         """Return what is not declared."""

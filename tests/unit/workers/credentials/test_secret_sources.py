@@ -58,7 +58,7 @@ def test_a_folder_as_kubernetes_mounts_it_is_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["../up", "..", ".", "", "a/../../up", "/etc/passwd", "a\0b", ".a"]
 )
-def test_r59_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
+def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
     (tmp_path / "up").write_text("not for tools")
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / ".a").write_text("hidden")
@@ -132,7 +132,7 @@ async def test_a_method_of_an_instance_is_found(module: str) -> None:
         ("{module}:narrow", "cannot be called with (tenant=…, user=…, name=…)"),
     ],
 )
-def test_r59_what_cannot_be_used_is_refused_with_what_to_do(
+def test_what_cannot_be_used_is_refused_with_what_to_do(
     module: str, setting: str, said: str
 ) -> None:
     with pytest.raises(Misconfigured) as refused:

@@ -48,7 +48,7 @@ def counters(found: Figures) -> dict[Any, float]:
     return {key: n for key, n in found.items() if key[0].endswith(("_total", "_bucket", "_sum"))}
 
 
-def test_r43_a_successor_goes_on_where_its_predecessor_was() -> None:
+def test_a_successor_goes_on_where_its_predecessor_was() -> None:
     """A rolling replacement: both run for a while, then the first one is gone."""
     fleet = Supervised()
     first = fleet.process()
@@ -86,7 +86,7 @@ def test_r43_a_successor_goes_on_where_its_predecessor_was() -> None:
     assert value(after, "toolpool_build_info", version=VERSION) == 1
 
 
-def test_r43_every_moment_has_its_number() -> None:
+def test_every_observer_moment_has_a_metric() -> None:
     fleet = Supervised()
     process = fleet.process()
     process.released(run_facts())
@@ -128,14 +128,14 @@ def test_what_is_handed_over_is_no_file_and_nothing_inherits_it() -> None:
     assert set(os.listdir("/dev/fd")) <= descriptors
 
 
-def test_r65_metrics_that_are_off_cost_nothing() -> None:
+def test_metrics_that_are_off_cost_nothing() -> None:
     metrics = supervised.Metrics(Settings(), Health(None))
     with metrics:
         assert metrics.begun() is None
         metrics.ended(None, 0)
 
 
-def test_r65_no_memory_to_count_in_is_said_and_stops_nothing(
+def test_missing_shared_memory_is_logged_and_stops_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def none() -> int:

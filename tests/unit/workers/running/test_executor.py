@@ -379,7 +379,7 @@ async def test_threads_that_do_not_end_are_counted_against_threads(gate: Path) -
     assert bench.slots.stuck == 0
 
 
-async def test_the_end_of_a_thread_is_told_when_it_has_ended(gate: Path) -> None:
+async def test_the_end_of_a_thread_is_reported_after_it_ended(gate: Path) -> None:
     """A turn's next write waits for this word."""
     bench = Bench({RunIn.THREAD: 2})
     await bench.call("a", "stay_in_thread", gate=str(gate))
@@ -541,7 +541,7 @@ async def test_a_stop_that_comes_while_recycling_has_its_grace_alone() -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, RuntimeError])
-async def test_whatever_comes_out_of_a_run_its_call_is_settled(
+async def test_every_outcome_of_a_run_settles_its_call(
     error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R1: and its slot is free again."""

@@ -99,7 +99,7 @@ def test_frames_arrive_whole_in_whatever_pieces() -> None:
     assert received == [*sent, None]
 
 
-def test_r59_a_frame_does_not_show_what_it_carries() -> None:
+def test_a_frame_does_not_show_what_it_carries() -> None:
     frame = frames.Run(
         run=1,
         call_id="c",

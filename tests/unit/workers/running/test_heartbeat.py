@@ -21,7 +21,7 @@ async def test_silence_ends_a_run_once_and_says_so() -> None:
     assert (life.outcome("and more").silence, life.outcome("and more").error) == (0.05, "and more")
 
 
-async def test_a_timeout_is_no_silence() -> None:
+async def test_a_timeout_is_not_treated_as_a_lost_worker() -> None:
     life = Lifetime(0.01, 30.0)
     with pytest.raises(TimeoutError):
         async with life:

@@ -152,7 +152,7 @@ def test_a_cut_never_splits_a_character() -> None:
     ],
     ids=repr,
 )
-def test_whatever_is_raised_is_an_outcome(error: BaseException, message: str, name: str) -> None:
+def test_every_exception_becomes_an_outcome(error: BaseException, message: str, name: str) -> None:
     """R10: of a plain function and of a coroutine alike; the stack is for operators alone."""
 
     @tool
@@ -301,7 +301,7 @@ ATTRIBUTES = [
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("attribute", ATTRIBUTES)
 @pytest.mark.parametrize("base", [Exception, SystemExit, ToolError, OSError, SyntaxError])
-def test_whatever_an_exception_does_its_call_is_answered(
+def test_an_exception_with_broken_methods_still_answers_its_call(
     base: type[BaseException], attribute: str, method: Any
 ) -> None:
     """R10, R11: also where it exits while it is asked what it is."""

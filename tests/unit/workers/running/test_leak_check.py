@@ -37,7 +37,7 @@ def started(what: str, count: int, ending: threading.Event) -> list[Any]:
 
 
 @pytest.mark.parametrize("what", ["tasks", "threads"])
-async def test_a_growing_number_is_told_each_time_that_it_has_doubled(
+async def test_a_growing_count_is_logged_each_time_it_doubles(
     what: str, ending: threading.Event
 ) -> None:
     leftovers = Leftovers()

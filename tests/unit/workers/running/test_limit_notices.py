@@ -42,7 +42,7 @@ async def test_a_call_that_was_claimed_and_not_run_has_no_place_any_more() -> No
     await eventually(lambda: not rates.members(HOURLY) | rates.members(RUNNING), "it has none")
 
 
-async def test_a_start_counts_from_when_it_was_told_and_the_end_frees_what_runs() -> None:
+async def test_a_start_counts_from_its_report_and_the_end_frees_its_place() -> None:
     rates = Rates()
     starts = LimitNotices(rates, "w")
     assert rates.may_start("k", "n", LIMITS)
@@ -53,7 +53,7 @@ async def test_a_start_counts_from_when_it_was_told_and_the_end_frees_what_runs(
     assert 3590 < left <= 3600
 
 
-async def test_what_the_server_did_not_take_is_told_again() -> None:
+async def test_what_the_server_did_not_accept_is_sent_again() -> None:
     rates = Rates()
     starts = LimitNotices(rates, "w")
     assert rates.may_start("k", "n", LIMITS)

@@ -25,7 +25,7 @@ def test_not_in_a_worker_either(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("depth", "refused"), [("", False), ("1", False), ("2", True)])
-def test_nor_in_a_program_that_fleets_start_in_a_circle(
+def test_fleets_that_start_each_other_do_not_multiply(
     monkeypatch: pytest.MonkeyPatch, depth: str, refused: bool
 ) -> None:
     monkeypatch.setenv(process_role.DEPTH, depth)

@@ -99,7 +99,7 @@ def select_from(end: socket.socket, _: int) -> None:
     ],
     ids=["code", "a selector of its own", "built in"],
 )
-def test_what_blocks_a_loop_is_told_once_with_its_stack(
+def test_a_blocked_loop_is_reported_once_with_its_stack(
     block: Callable[..., object], shown: str
 ) -> None:
     pager = Pager()
