@@ -5,6 +5,7 @@ a line of its own, so that a reader loses that one alone.
 """
 
 import errno
+import fcntl
 import hashlib
 import os
 import re
@@ -18,11 +19,6 @@ from pathlib import Path
 from typing import Literal
 
 from toolpool.contract.errors import Misconfigured
-
-try:
-    import fcntl
-except ImportError:  # not a POSIX system
-    fcntl = None  # type: ignore[assignment]
 
 _OPEN_AT_MOST = 64
 _LOOK_SECONDS = 1.0
@@ -175,8 +171,7 @@ class RecordFiles:
 
     def _rotate(self, path: Path, file: int) -> None:
         """Put the file away as `.1`, unless another process has done so; the oldest goes."""
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX)
         try:
             if not _is_at(path, file):
                 return
