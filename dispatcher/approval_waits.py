@@ -51,7 +51,7 @@ _SENT_BACK_SECONDS = 0.5
 """How long an approved call that came back waits before it is sent again."""
 _LONGEST_PAUSE_SECONDS = 5.0
 _LEAVING_SECONDS = 2.0
-_UNTOLD_SECONDS = 5.0
+_POLL_SECONDS = 5.0
 """How often to look for decisions that were not reported to this dispatcher."""
 _LOOKED_AT_ONCE = 256
 _AWAY = (ServerUnavailable, RedisError, OSError, TimeoutError)
@@ -165,7 +165,7 @@ class ApprovalWaits:
             if read is not None and read.approved:
                 self._go_on(pending, wait.request, decision, read)
             elif read is not None:
-                self._tell_once("denied", wait.request, read)
+                self._audit_once("denied", wait.request, read)
         elif pending.awaits_approval:  # before the request is known here
             self._in_flight.in_background(self._look(pending))
 
@@ -293,7 +293,7 @@ class ApprovalWaits:
                 digest=request.digest,
             )
             if not may_decide(decision.by, request.approvers):
-                raise MessageRejected("foreign", "by somebody who may not decide")
+                raise MessageRejected("foreign", "by an unauthorized person")
         except MessageRejected as error:
             log.error("message_rejected reason=%s approval=%s: %s", error.reason, request.id, error)
             return None
@@ -353,7 +353,7 @@ class ApprovalWaits:
         is_sent: bool,
     ) -> None:
         self._waiting.pop(pending.root, None)
-        self._tell_once("approved", request, decision)
+        self._audit_once("approved", request, decision)
         now = time.monotonic()
         start_by = now + self._settings.queue_timeout
         deadline = start_by + pending.message.timeout + pending_factory.ANSWER_MARGIN_SECONDS
@@ -370,7 +370,7 @@ class ApprovalWaits:
         if wait is None or outcome is None:
             return
         if outcome.code is Code.DENIED and outcome.error == feedback.NOBODY_APPROVED:
-            self._tell_once("expired", wait.request, None)
+            self._audit_once("expired", wait.request, None)
 
     def _leave(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._in_flight.in_background(work)
@@ -399,14 +399,14 @@ class ApprovalWaits:
         if epoch is not None and epoch != self._confirmed_in:
             await self._confirm(epoch)
             self._confirmed_in = epoch
-        if time.monotonic() - self._looked_at >= _UNTOLD_SECONDS:
-            await self._look_for_untold()
+        if time.monotonic() - self._looked_at >= _POLL_SECONDS:
+            await self._poll_decisions()
         for key in await self._ledger.approved(now=self._transport.server_time()):
             pending = self._in_flight.root(key)
             if pending is None or pending.awaits_approval:
                 await self._go_on_with(key, pending, epoch)
 
-    async def _look_for_untold(self) -> None:
+    async def _poll_decisions(self) -> None:
         """Look up decisions not reported to this dispatcher, such as while its lease lapsed."""
         self._looked_at = time.monotonic()
         waits = list(self._waiting.values())[:_LOOKED_AT_ONCE]
@@ -457,7 +457,7 @@ class ApprovalWaits:
         """Hold a call for `good` seconds, and answer it even if the server is away."""
         until = time.monotonic() + good
         pending.awaits(until=until, queue_timeout=self._settings.queue_timeout)
-        pending.when_answered = self._answered
+        pending.on_answered = self._answered
         self._in_flight.keep_approval(pending)
 
     def _request(self, found: Found) -> ApprovalRequest | None:
@@ -475,9 +475,9 @@ class ApprovalWaits:
             return
         decision = self._decision(found, request) if found.approval == "denied" else None
         if found.approval == "expired" or decision is not None:
-            self._tell_once(found.approval, request, decision)
+            self._audit_once(found.approval, request, decision)
 
-    def _tell_once(
+    def _audit_once(
         self, what: str, request: ApprovalRequest, decision: ApprovalDecision | None
     ) -> None:
         """Audit a decision once, although several dispatchers may learn of it."""

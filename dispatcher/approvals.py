@@ -186,7 +186,7 @@ class Approvals:
             request = self._request(record)
             if request is not None:
                 return record, request
-        raise KeyError(f"there is no approval {str(id)[:40]!r}: it is unknown, or long over")
+        raise KeyError(f"there is no approval {str(id)[:40]!r}: it is unknown or expired")
 
     def _request(self, record: Found) -> ApprovalRequest | None:
         return trusted_request(

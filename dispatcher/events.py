@@ -102,27 +102,27 @@ def events_of(note: Note, last: Position, source: str, *, after: Position) -> It
         )
 
 
-_Told = tuple[Kind, Channel | None, dict[str, Any]]
+_EventFields = tuple[Kind, Channel | None, dict[str, Any]]
 _OF_THE_MONITOR = {"loop", "rejections", "circuit", "switch", "audit", "hook"}
 
 
-def _told(note: Note) -> Iterator[_Told]:
+def _told(note: Note) -> Iterator[_EventFields]:
     if note.starts:
         yield "tool:start", "progress", {"state": "RUNNING", "detail": None}
-    yield from _told_last(note, note.events - note.starts)
+    yield from _without_start(note, note.events - note.starts)
 
 
-def _told_last(note: Note, events: int) -> Iterable[_Told]:
+def _without_start(note: Note, events: int) -> Iterable[_EventFields]:
     """The events without the start, if the end also reports it."""
     if note.kind == "start":
         return [("tool:start", "progress", {"state": "RUNNING", "detail": note.detail})]
     if note.kind == "progress":
         return [("tool:progress", "progress", {"state": "RUNNING", "detail": note.detail})]
     if note.kind == "end":
-        end: _Told = ("tool:end", "progress", {"state": "COMPLETED", "detail": note.detail})
+        end: _EventFields = ("tool:end", "progress", {"state": "COMPLETED", "detail": note.detail})
         return [end, ("tool_executed", "monitor", {"detail": note.detail})][:events]
     if note.kind == "error":
-        return _told_of_error(note, note.detail or {}, events)
+        return _error_events(note, note.detail or {}, events)
     if note.kind == "gap":
         return [("gap", None, {"detail": note.detail})]
     if note.kind in _OF_THE_MONITOR:
@@ -131,7 +131,7 @@ def _told_last(note: Note, events: int) -> Iterable[_Told]:
     return []
 
 
-def _told_of_error(note: Note, detail: dict[str, Any], events: int) -> Iterator[_Told]:
+def _error_events(note: Note, detail: dict[str, Any], events: int) -> Iterator[_EventFields]:
     """The events of a failed call. The state is FAILED; `detail` marks a cancelled one."""
     try:
         code, executed = Code(str(detail.get("code"))), Executed(str(detail.get("executed")))

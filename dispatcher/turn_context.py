@@ -48,7 +48,7 @@ def require_name(what: str, value: Any) -> None:
     if not isinstance(value, str):
         raise ValueError(f"{what} must be a string, not {type(value).__name__}")
     if not value:
-        raise ValueError(f"{what} must not be empty: leave it out where there is none")
+        raise ValueError(f"{what} must not be empty: omit it if there is none")
     if len(value) > LONGEST_NAME:
         raise ValueError(
             f"{what} has {len(value)} characters, at most {LONGEST_NAME} are taken: use an id"
@@ -60,7 +60,7 @@ def require_name(what: str, value: Any) -> None:
 def require_text(what: str, text: Any, longest: int = LONGEST_NAME) -> None:
     """Raises ValueError unless it is non-empty Unicode text within the length limit."""
     if not isinstance(text, str) or not text:
-        raise ValueError(f"{what} must be a text that is not empty")
+        raise ValueError(f"{what} must be non-empty text")
     if len(text) > longest or printable(text) != text:
         raise ValueError(f"{what} must be Unicode of at most {longest} characters")
 

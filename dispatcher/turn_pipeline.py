@@ -164,7 +164,7 @@ class TurnPipeline:
             else:
                 accepted.append(verdict)
                 decides = decides or verdict[1].spec.approval is True
-        await self._own_up(found, shared, rejected)
+        await self._correct_rejections(found, shared, rejected)
         judged: dict[int, Judgement] = {}
         if decides and accepted:
             judged = await self._judge(accepted, shared)
@@ -213,11 +213,11 @@ class TurnPipeline:
         judge, only = self._acceptance.judge, shared.only
         verdicts = [judge(c, only, found.format) for c in found.calls if c.index in looping]
         calls = [verdict[0] for verdict in verdicts if not isinstance(verdict, ToolResult)]
-        asked = await self._turns.were_asked(calls, shared) if calls else []
+        asked = await self._turns.were_dispatched(calls, shared) if calls else []
         known = {call.index for call, known in zip(calls, asked, strict=True) if known is not False}
         return {index: seen for index, seen in looping.items() if index not in known}
 
-    async def _own_up(
+    async def _correct_rejections(
         self, found: Response, shared: TurnContext, rejected: dict[int, ToolResult]
     ) -> None:
         """Correct the rejection of a call that was dispatched before: it may have run.
@@ -236,7 +236,7 @@ class TurnPipeline:
         ]
         asked: Sequence[bool | None] = [None for _ in calls]
         if calls and not shared.again:  # else a missing record proves nothing
-            asked = await self._turns.were_asked(calls, shared)
+            asked = await self._turns.were_dispatched(calls, shared)
         for call, was_asked in zip(calls, asked, strict=True):
             result = rejected[call.index]
             if result.code is Code.UNKNOWN_TOOL and self._acceptance.shares(call.name):

@@ -138,11 +138,11 @@ class Turns:
         finally:
             self._running.discard(turn)
 
-    async def were_asked(
+    async def were_dispatched(
         self, calls: Sequence[ToolCall], shared: TurnContext
     ) -> Sequence[bool | None]:
         """Whether each call was dispatched in this turn before; None if unknown."""
-        return await self._in_flight.were_asked(calls, shared)
+        return await self._in_flight.were_dispatched(calls, shared)
 
     async def cancel_all(self, session: str | None, call_id: str | None) -> int:
         """Cancel open calls and those that wait in their turn; return how many ended."""

@@ -181,11 +181,11 @@ class Finder:
             case "rate_limit":
                 return "it waits for a place under a rate limit; `toolpool status` shows them"
             case "retry":
-                return "it failed and waits to be tried again"
+                return "it failed and waits for its retry"
             case "concurrency":
                 return f"{status.tool} runs as often at once as its `concurrency` lets it"
             case "session_limit":
-                return "its session has as many calls under way as TOOLPOOL_IN_FLIGHT_PER_SESSION"
+                return "its session has reached TOOLPOOL_IN_FLIGHT_PER_SESSION calls in flight"
             case "server":
                 return "it is being sent: the server has not confirmed it yet"
             case "workers" | "slot":
@@ -295,7 +295,7 @@ class Finder:
         if state in _ENDED:
             return f"it has ended: {code or 'its outcome cannot be read'}"
         if state == "EXPIRED":
-            return "its record is gone: it ended, and its result is no longer kept"
+            return "its record is gone: it ended, and its result has expired"
         if state == State.WAITING:
             return "it waits for a person: see `toolpool approvals list`"
         nobody = "no running dispatcher has it open: it goes on when its handle is asked for"

@@ -101,7 +101,7 @@ def check_bash(settings: "Settings") -> list[Finding]:
             Level.WARN,
             "TOOLPOOL_BASH is on, and this user may look into every process: what a model has bash "
             "run could read a worker's signing key",
-            "run workers as a user of their own, not as root",
+            "run workers as a separate user, not as root",
         )
     ]
 
@@ -121,7 +121,7 @@ def check_settings(settings: "Settings") -> list[Finding]:
             read(settings)
         except Misconfigured as error:
             said = str(getattr(error, "explained", error))
-            remedy = f"mend it, or set {variable} to another"
+            remedy = f"correct it, or set {variable} to another"
             findings.append(Finding("settings", Level.FAIL, f"{variable}: {said}", remedy))
     return findings
 
@@ -152,7 +152,7 @@ def _read_metrics_port(settings: "Settings") -> None:
     from toolpool.contract.telemetry.scraping import port_of
 
     if settings.metrics_port not in (0, "0") and port_of(settings.metrics_port) is None:
-        raise Misconfigured("it is no port, and there will be no metrics")
+        raise Misconfigured("it is not a port, so there will be no metrics")
 
 
 def _read_record(settings: "Settings") -> None:
@@ -236,7 +236,7 @@ def check_rules(settings: "Settings", fleet: "Fleet") -> list[Finding]:
             "policy",
             Level.FAIL,
             f"every call of {spec.name} is denied: {why}",
-            "mend the rule, or the tool's schema",
+            "correct the rule, or the tool's schema",
         )
         for spec in specs
         if (why := rules.misfit(spec))
@@ -250,7 +250,7 @@ def check_rules(settings: "Settings", fleet: "Fleet") -> list[Finding]:
         Finding(
             "policy",
             Level.WARN,
-            f"no tool there is has a name and arguments that these rules are for: {_some(idle)}",
+            f"no published tool has a name and arguments that these rules match: {_some(idle)}",
             "look for a mistyped name in `toolpool tools list`; tools that a provider runs are not "
             "in it, and rules for them are right",
         ),
@@ -278,7 +278,7 @@ def check_policies(settings: "Settings", fleet: "Fleet") -> Iterator[Finding]:
                 "policies",
                 Level.WARN,
                 f"dispatchers of the tenant {tenant} have different policies: {told}",
-                "give all of them the same rules and hook, and start them again",
+                "give all of them the same rules and hook, and restart them",
             )
         elif policy := next(iter(policies)):
             count = len(policies[policy])
@@ -374,10 +374,10 @@ def check_rights(settings: "Settings") -> Finding:
                 refused = missing(client, settings)
                 user = client.get_connection_kwargs().get("username") or "default"
             except ResponseError as error:
-                remedy = "see that it is a primary with free memory and disk"
+                remedy = "check that it is a primary with free memory and disk"
                 return Finding("rights", Level.FAIL, f"the server takes no writes: {error}", remedy)
     except (Misconfigured, RedisError) as error:
-        return Finding("rights", Level.FAIL, str(error), "see that the server stays reachable")
+        return Finding("rights", Level.FAIL, str(error), "check that the server stays reachable")
     if refused:
         return Finding(
             "rights",
@@ -504,7 +504,7 @@ def check_fleet(fleet: "Fleet", version: str) -> Iterator[Finding]:
             "refused tools",
             Level.FAIL,
             f"dispatchers do not offer {name}: {reason}",
-            "mend its schema and start its workers again, or take it out of the catalog with "
+            "correct its schema and restart its workers, or take it out of the catalog with "
             "`toolpool tools remove`",
         )
     yield from _check_unserved(fleet)

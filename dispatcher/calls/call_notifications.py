@@ -14,9 +14,9 @@ class CallNotifications:
 
     def start(self, pending: Pending, worker: str) -> None:
         """Report that a worker started the call."""
-        if self._observers.hear("started") and pending.start_is_untold():
-            for heard_by in pending.heard_by:
-                self._observers.call("started", heard_by, worker)
+        if self._observers.hear("started") and pending.take_start_report():
+            for followers in pending.followers:
+                self._observers.call("started", followers, worker)
 
     def end(self, pending: Pending, outcome: Outcome) -> None:
         """Report that the call was answered."""
@@ -35,5 +35,5 @@ class CallNotifications:
         if self._observers.hear("progressed"):
             self.start(pending, pending.worker)
             told = Progressed(done=progress.done, total=progress.total, message=progress.message)
-            for heard_by in pending.heard_by:
-                self._observers.call("progressed", heard_by, told)
+            for followers in pending.followers:
+                self._observers.call("progressed", followers, told)

@@ -194,7 +194,7 @@ class Deadlines:
         if pending.stage is Stage.WAITING:
             self._calls.refuse(pending, not_queued(Code.EXPIRED))
         elif pending.stage is Stage.NEW:
-            self._calls.held_too_long(pending)
+            self._calls.rate_wait_ended(pending)
         elif pending.stage in (Stage.QUEUED, Stage.STRANDED):
             self._add_due(pending, CloseReason.UNSTARTED)
 
@@ -259,9 +259,9 @@ class Deadlines:
             self._add_due(pending, CloseReason.CANCEL)
 
     def _take(self, pending: Pending, answer: bytes, reason: CloseReason) -> None:
-        is_left = answer in (WAITING, APPROVED, ATTACHED)
-        if is_left or (reason is CloseReason.UNAPPROVED and running_on(answer) is not None):
-            self._calls.has_to_be_approved(pending)  # it was approved, or sent, meanwhile
+        awaits_approval = answer in (WAITING, APPROVED, ATTACHED)
+        if awaits_approval or (reason is CloseReason.UNAPPROVED and running_on(answer) is not None):
+            self._calls.approval_required(pending)  # it was approved, or sent, meanwhile
         elif (worker := running_on(answer)) is not None:
             self._calls.started(pending, worker)
         elif answer == OTHERS:
@@ -287,7 +287,7 @@ class Deadlines:
             claimed=signed(pending.key, failure(claimed, "", Executed.UNKNOWN)),
             doubtful=signed(pending.key, _unknown(code)),
             cancel=self._envelope.encode_cancel(Cancel(key=pending.key)),
-            unsent=pending.nobody_ran_it,
+            unsent=pending.certainly_not_run,
             leaves_mark=pending.leaves_mark,
         )
 

@@ -221,7 +221,7 @@ class InFlightCalls(Calls):
             self._unless_refused(pending, self._send)
 
     @override
-    def has_to_be_approved(self, pending: Pending) -> None:
+    def approval_required(self, pending: Pending) -> None:
         if not pending.is_open:
             return
         if pending.stage is Stage.RUNNING and not pending.message.rerunnable:
@@ -281,14 +281,14 @@ class InFlightCalls(Calls):
             self.refuse(pending, refusal)
         return pending
 
-    async def were_asked(
+    async def were_dispatched(
         self, calls: Sequence[ToolCall], turn: TurnContext
     ) -> Sequence[bool | None]:
         """Whether each call was dispatched before; None if unknown.
 
-        See `pending_factory.were_asked`.
+        See `pending_factory.were_dispatched`.
         """
-        return await pending_factory.were_asked(self._transport, calls, turn, self._settings)
+        return await pending_factory.were_dispatched(self._transport, calls, turn, self._settings)
 
     def _accept(
         self,
@@ -402,8 +402,8 @@ class InFlightCalls(Calls):
         return self.available.denial(pending.as_run)
 
     @override
-    def held_too_long(self, pending: Pending) -> None:
-        self._rate_gate.held_too_long(pending)
+    def rate_wait_ended(self, pending: Pending) -> None:
+        self._rate_gate.rate_wait_ended(pending)
 
     def handed_over(self, pending: Pending, kept: float) -> None:
         """Move the call to the background; its outcome is kept for `kept` seconds."""
@@ -419,7 +419,7 @@ class InFlightCalls(Calls):
 
         A background call stays open if the server does not confirm its end.
         """
-        shared = [p for p in calls if p.is_asker and p.in_background and p.is_open]
+        shared = [p for p in calls if p.shares_run and p.in_background and p.is_open]
         for pending in shared:
             pending.unwanted(everywhere=True)
         # another dispatcher would run the calls of its handle
@@ -440,10 +440,10 @@ class InFlightCalls(Calls):
             return
         if pending.limited is not None:
             self._rate_gate.ended(pending)
-        outcome, worker = pending.as_of_all_tries(outcome), outcome.worker
-        is_asker = pending.is_asker
+        outcome, worker = pending.with_earlier_attempts(outcome), outcome.worker
+        shares_run = pending.shares_run
         if pending.queue:
-            if pending.is_news and not is_asker:
+            if pending.is_news and not shares_run:
                 self._breaker.note(pending.call.name, outcome, call=pending.call.id)
             else:
                 self._breaker.release(pending.call.name, call=pending.call.id)
@@ -454,7 +454,7 @@ class InFlightCalls(Calls):
             pending.work.cancel()
         if pending.spec.effects is Effects.WRITE and may_still_run(outcome):
             self._late_writes.watch(pending)
-        if pending.is_news and not is_asker and worker:
+        if pending.is_news and not shares_run and worker:
             self._notifications.start(pending, worker)  # too short to be announced
             self._recovery.noticed_start(pending)
         if pending.is_news and not pending.is_run:

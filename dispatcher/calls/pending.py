@@ -126,7 +126,7 @@ class Pending:
     """Its deadline since its approval, however often it passes the rate gate."""
     is_held: bool = False
     """Whether it counts among its session's waiting calls without being on a queue."""
-    when_answered: "Callable[[Pending], None] | None" = None
+    on_answered: "Callable[[Pending], None] | None" = None
     share: "SharedRun | None" = None
     """The equal calls that it shares a run with, or that it is the run of."""
     is_run: bool = False
@@ -135,7 +135,7 @@ class Pending:
     """How an equal call provided its result; see `CallFacts`. Empty if it ran itself."""
     age: float = 0.0
     """The age of a reused result, in seconds."""
-    told_as: str = ""
+    reported_as: str = ""
     """For a shared run: the root of the call that observers are told about instead."""
     told: CallFacts | None = None
     """The last facts reported: of this message, in this queue."""
@@ -168,7 +168,7 @@ class Pending:
             tool=self.call.name,
             session=message.session,
             turn=message.turn,
-            key=self.told_as or self.root,
+            key=self.reported_as or self.root,
             queue=self.queue,
             attempt=message.attempt,
             retry=self.retries,
@@ -194,12 +194,12 @@ class Pending:
         return is_named or self.is_run or bool(self.approval) or self.in_background
 
     @property
-    def is_asker(self) -> bool:
+    def shares_run(self) -> bool:
         """Whether it is answered by a shared run."""
         return self.share is not None and not self.is_run
 
     @property
-    def heard_by(self) -> "Sequence[Pending]":
+    def followers(self) -> "Sequence[Pending]":
         """The calls that start, and report progress, with it."""
         return tuple(self.share.askers) if self.share is not None and self.is_run else (self,)
 
@@ -209,9 +209,11 @@ class Pending:
         return self.stage in (Stage.NEW, Stage.WAITING) and not self.epoch
 
     @property
-    def nobody_ran_it(self) -> bool:
+    def certainly_not_run(self) -> bool:
         """Whether a missing record proves that it did not run; never if it shares a run."""
-        return self.is_unsent and not self.is_asker and (self.message.rerunnable or not self.again)
+        return (
+            self.is_unsent and not self.shares_run and (self.message.rerunnable or not self.again)
+        )
 
     @property
     def leaves_mark(self) -> bool:
@@ -251,7 +253,7 @@ class Pending:
         self.stage = stage
         return True
 
-    def start_is_untold(self) -> bool:
+    def take_start_report(self) -> bool:
         """Whether the start of this attempt is still unreported.
 
         Marks it reported: call it once.
@@ -389,25 +391,25 @@ class Pending:
         self.stage, self.start_by = Stage.NEW, start_by
         self.accepted_in, self.epoch, self.again = self.epoch or self.accepted_in, "", False
         self.worker, self.republished, self.is_news, self.is_attached = "", 0, True, False
-        self.ran_as(before)
+        self.attempt_ended(before)
 
     def shared(self, how: str, age: float = 0.0) -> None:
         """Note that an equal call provides its result, by a shared run or a kept result."""
         self.shared_as, self.age = how, age
 
-    def ran_as(self, outcome: Outcome) -> None:
+    def attempt_ended(self, outcome: Outcome) -> None:
         """Note the outcome of an attempt, or of a shared run, that another attempt follows."""
         if outcome.executed is not Executed.NO:
             self.ran_before = outcome
 
-    def ran_for(self, run: "Pending") -> None:
+    def follow_run(self, run: "Pending") -> None:
         """Copy the attempts and time limits of a shared run, for observers."""
         self.retries = run.retries
-        if run.told_as == self.root:
+        if run.reported_as == self.root:
             self.queued_at = run.queued_at
         self.message = msgspec.structs.replace(self.message, timeout=run.message.timeout)
 
-    def as_of_all_tries(self, outcome: Outcome) -> Outcome:
+    def with_earlier_attempts(self, outcome: Outcome) -> Outcome:
         """The outcome of the last attempt, marked as executed if an earlier one was."""
         if outcome.executed is not Executed.NO or self.ran_before is None:
             return outcome
@@ -425,8 +427,8 @@ class Pending:
         self.ended = time.monotonic()
         for latch in self.latches:
             latch.release()
-        if self.when_answered is not None:
-            self.when_answered(self)
+        if self.on_answered is not None:
+            self.on_answered(self)
         return outcome
 
     async def wait(self, seconds: float) -> None:

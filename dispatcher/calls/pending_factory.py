@@ -44,7 +44,7 @@ def key_of(call: ToolCall, turn: TurnContext, tenant: str, user: Any = None) -> 
         return new_nonce()
 
 
-async def were_asked(
+async def were_dispatched(
     transport: Transport, calls: Sequence[ToolCall], turn: TurnContext, settings: Settings
 ) -> Sequence[bool | None]:
     """Whether each call was dispatched in this turn before; None if unknown."""
@@ -136,7 +136,7 @@ def shared_by(askers: Sequence[Pending], key: str, *, keep: float) -> Pending:
         accepted_in=first.accepted_in,
         provider=first.provider,
         retries=retries,
-        told_as=first.root,
+        reported_as=first.root,
         is_run=True,
     )
 

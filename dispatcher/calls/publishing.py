@@ -133,6 +133,6 @@ class Publisher:
             pending.known_before()
             self._calls.resolve(pending, forgotten())
         elif answer in (WAITING, APPROVED, LAPSED, MOVED):
-            self._calls.has_to_be_approved(pending)
+            self._calls.approval_required(pending)
         elif answer not in (NEW, ATTACHED):
             self._calls.known(pending, answer)

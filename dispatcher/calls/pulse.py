@@ -47,7 +47,7 @@ def _oldest_waiting(calls: Collection[Pending], pump: Pump, now: float) -> float
     count.
     """
     for pending in calls:
-        if pending.awaits_approval or pending.is_asker:
+        if pending.awaits_approval or pending.shares_run:
             continue
         if pending.stage is Stage.WAITING and pump.held_back_by(pending) != "workers":
             continue

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from toolpool.contract.envelope import WorkerLease
 
 _OVERDUE_SECONDS = 3.0
-_OVERDUE_UNTOLD_SECONDS = 10.0
+_OVERDUE_WITHOUT_LENGTHS_SECONDS = 10.0
 """How long before a message is overdue if the broker does not report queue lengths."""
 _MOST_DOUBLINGS = 10
 _NEVER = float("inf")
@@ -59,7 +59,7 @@ class QueueWatch:
         """
         if now - max(self._idle_since.get(queue, _NEVER), published_at) >= _OVERDUE_SECONDS:
             return True
-        patience = _OVERDUE_SECONDS if told else _OVERDUE_UNTOLD_SECONDS
+        patience = _OVERDUE_SECONDS if told else _OVERDUE_WITHOUT_LENGTHS_SECONDS
         if now - published_at < patience * 2 ** min(republished, _MOST_DOUBLINGS):
             return False
         if not told:

@@ -141,7 +141,7 @@ class RateGate:
             self._give_back(pending.key, limited.limits)
         pending.limited = None
 
-    def held_too_long(self, pending: Pending) -> None:
+    def rate_wait_ended(self, pending: Pending) -> None:
         """Answer a call whose queue wait ended while it waited here."""
         limited = pending.limited
         if limited is None or not limited.waits:

@@ -40,7 +40,7 @@ from toolpool.dispatcher.transports.base import Survey
 
 log = logs.logger("recovery")
 
-_UNTOLD_SECONDS = 10.0
+_POLL_SECONDS = 10.0
 """After this many seconds an outcome is looked up that may have been reported elsewhere only."""
 _GROUP = 64
 _PATIENCE_SECONDS = 5.0
@@ -83,7 +83,7 @@ class Recovery:
 
         Never raises: the next survey tries again.
         """
-        self._bring_home(pending)
+        self._reroute_orphan(pending)
         self._unsure.discard(pending)
         try:
             await self.recover(pending.queue, [(pending, "")])
@@ -110,7 +110,7 @@ class Recovery:
             return
         await self._send_to(pending, queue)
 
-    def _bring_home(self, pending: Pending) -> None:
+    def _reroute_orphan(self, pending: Pending) -> None:
         """Move a call from a queue without workers, with all later calls, to another queue."""
         if not pending.queue or not pending.is_open:
             return
@@ -125,7 +125,7 @@ class Recovery:
             self._pump.reroute(pending, queue)
         await self.released(pending)
 
-    async def _send_homeless(self) -> None:
+    async def _reroute_unserved(self) -> None:
         """Reroute calls that no worker could run to a worker that now has the tool, in any version.
 
         A worker that has another version validates the arguments again.
@@ -148,11 +148,11 @@ class Recovery:
         now = time.monotonic()
         self._note(survey, leases, now)
         calls = list(calls)
-        await self._take_what_others_were_told(calls)
-        await self._send_homeless()
+        await self._fetch_unreported_outcomes(calls)
+        await self._reroute_unserved()
         suspects: defaultdict[str, list[tuple[Pending, str]]] = defaultdict(list)
         for pending in calls:
-            self._bring_home(pending)
+            self._reroute_orphan(pending)
         unsure, self._unsure = self._unsure, set()
         for pending in calls:
             if pending in unsure:
@@ -224,7 +224,7 @@ class Recovery:
         elif answer in (MOVED, RAN):
             self._pump.stranded(pending)
         elif answer in (WAITING, APPROVED, LAPSED):
-            self._calls.has_to_be_approved(pending)
+            self._calls.approval_required(pending)
         else:
             self._calls.settled(answer)
 
@@ -269,12 +269,12 @@ class Recovery:
             self._take_what_is_known(pending, answer)
         return True
 
-    async def _take_what_others_were_told(self, calls: Iterable[Pending]) -> None:
+    async def _fetch_unreported_outcomes(self, calls: Iterable[Pending]) -> None:
         """Look up outcomes that were not reported to this dispatcher, a few calls per survey.
 
         Of many waiting dispatchers not all get the reply, nor does one whose own lease had lapsed.
         """
-        long_ago = time.monotonic() - _UNTOLD_SECONDS
+        long_ago = time.monotonic() - _POLL_SECONDS
         asked = [p for p in calls if p.is_open and p.queue and _may_be_untold(p, long_ago)]
         self._asked_from %= max(1, len(asked))
         group = (asked[self._asked_from :] + asked[: self._asked_from])[:_ASKED_AT_ONCE]

@@ -86,7 +86,7 @@ class Refusals:
             elif answer is None or answer == closing.doubtful:
                 self._calls.resolve(pending, _unsure(outcome))
             elif answer in (WAITING, APPROVED):  # another dispatcher waits for it, too
-                self._calls.has_to_be_approved(pending)
+                self._calls.approval_required(pending)
             elif end is CloseReason.DENIED and (worker := running_on(answer)) is not None:
                 self._calls.started(pending, worker)
             elif answer == ATTACHED or running_on(answer) is not None:
@@ -106,7 +106,7 @@ class Refusals:
             claimed=doubtful,
             doubtful=doubtful,
             cancel=b"",
-            unsent=pending.nobody_ran_it,
+            unsent=pending.certainly_not_run,
             anew_after=_anew_after(outcome),
             leaves_mark=pending.leaves_mark,
         )

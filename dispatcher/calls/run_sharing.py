@@ -95,7 +95,7 @@ class RunSharing:
         rest = [p for p in calls if p.share is None or (p.is_run and not p.share.askers)]
         leaving: defaultdict[SharedRun, list[Pending]] = defaultdict(list)
         for asker in calls:
-            if asker.is_asker and asker.is_open and asker.share is not None:
+            if asker.shares_run and asker.is_open and asker.share is not None:
                 leaving[asker.share].append(asker)
         for share, askers in leaving.items():
             is_last = len(askers) == len(share.askers)
@@ -132,16 +132,16 @@ class RunSharing:
         if not outcome.ok and is_wanted and share.was_over(run):
             self._again(share, run)
             return
-        patient = self._patient(share, run, outcome) if is_wanted else []
+        patient = self._later_sharers(share, run, outcome) if is_wanted else []
         for asker in list(share.askers):
             if asker not in patient:
                 self._tell(asker, run, outcome)
         if patient:
             for asker in patient:
-                asker.ran_as(outcome)
+                asker.attempt_ended(outcome)
             self._again(share, run)
 
-    def _patient(self, share: SharedRun, run: Pending, outcome: Outcome) -> list[Pending]:
+    def _later_sharers(self, share: SharedRun, run: Pending, outcome: Outcome) -> list[Pending]:
         """The sharers that outlast a run that was not started, or that was refused for others."""
         if outcome.code not in _NOT_TRIED or outcome.executed is Executed.YES:
             return []
@@ -158,13 +158,13 @@ class RunSharing:
         """Answer a call with the outcome of its run."""
         share = run.share
         assert share is not None
-        if share.is_joined or run.told_as != asker.root:
+        if share.is_joined or run.reported_as != asker.root:
             asker.shared("joined")
             is_own_session = asker.message.session == run.message.session and not share.is_joined
             if outcome.output is not None and not (asker.spec.injected or is_own_session):
                 # The full output, like its handle, belongs to another session.
                 outcome = msgspec.structs.replace(outcome, output=None)
-        asker.ran_for(run)
+        asker.follow_run(run)
         self._answer(asker, outcome)
 
     def _answer(self, asker: Pending, outcome: Outcome) -> None:
@@ -214,7 +214,7 @@ class RunSharing:
             self._begin(share, share.key, is_joined=False)
             return
         if found.outcome:
-            reply = self._good(found, share)
+            reply = self._reusable(found, share)
             if reply is not None:
                 self._join_no_more(share)
                 age = max(0.0, self._transport.server_time() - reply.at)
@@ -232,7 +232,7 @@ class RunSharing:
         share.again(unless=found.key)
         self._gather(share)
 
-    def _good(self, found: SharedFound, share: SharedRun) -> Settled | None:
+    def _reusable(self, found: SharedFound, share: SharedRun) -> Settled | None:
         """The kept result if others may have it: a complete success that is not too old.
 
         Its age is by its signed time: the server's own data may be forged.

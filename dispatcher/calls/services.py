@@ -55,7 +55,7 @@ class Calls(Protocol):
         """Why a call may not be sent any more; None if it may."""
         ...
 
-    def held_too_long(self, pending: Pending) -> None:
+    def rate_wait_ended(self, pending: Pending) -> None:
         """Answer a call that a rate limit held until its queue wait was over."""
         ...
 
@@ -71,7 +71,7 @@ class Calls(Protocol):
         """Apply the signed decision about a call that waits for approval."""
         ...
 
-    def has_to_be_approved(self, pending: Pending) -> None:
+    def approval_required(self, pending: Pending) -> None:
         """Handle a call that, by the ledger, needs or has an approval before it is sent."""
         ...
 

@@ -111,7 +111,7 @@ def read(
     if not_a_response is not None:
         raise _unreadable(not_a_response, name, wording)
     if len(calls) > 1 and module.HISTORY is not None and module.HISTORY.has_ids:
-        calls = _told_apart(calls)
+        calls = _with_distinct_ids(calls)
     return Response(
         format=name,
         calls=tuple(calls),
@@ -159,7 +159,7 @@ def _form_of_calls(plain: Any, name: str, end: Ending, calls: Sequence[ToolCall]
     return None
 
 
-def _told_apart(calls: list[ToolCall]) -> list[ToolCall]:
+def _with_distinct_ids(calls: list[ToolCall]) -> list[ToolCall]:
     """Give each call its own id, if a model gave one id to several calls of a response.
 
     Calls of another choice are in another conversation.
@@ -225,13 +225,13 @@ def _plain(response: Any) -> tuple[Any, bool]:
 def _what_was_passed(response: Any) -> str:
     kind = type(response).__name__
     if inspect.iscoroutine(response) or inspect.isawaitable(response):
-        return f"a {kind} was passed in place of a model's response: await it first"
+        return f"a {kind} was passed instead of a model's response: await it first"
     if response is None:
         kind = "None"
     elif inspect.isasyncgen(response) or inspect.isgenerator(response):
         kind += " (collect a stream's events into a list first)"
     return (
-        f"{kind} was passed in place of a model's response: pass an SDK's response object, its "
+        f"{kind} was passed instead of a model's response: pass an SDK's response object, its "
         "data as a dict or a list, or its JSON as text"
     )
 

@@ -94,7 +94,7 @@ def _read(text: str, done: dict[str, None]) -> Any:
 
 def _note_control(text: str, done: dict[str, None]) -> None:
     if re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f]", text):
-        raise ValueError("a control character that nobody types")
+        raise ValueError("a control character")
     done["breaks"] = None
 
 

@@ -71,7 +71,7 @@ class ApprovalNotifier:
                     await threads.call((approval,))
             except Exception as error:  # noqa: BLE001 - whatever it was, it may pass
                 log.warning(
-                    "webhook_failed id=%s tries_left=%d: %s; the call waits all the same, see "
+                    "webhook_failed id=%s tries_left=%d: %s; the call still waits, see "
                     "`toolpool approvals list`",
                     approval.id, left, _why(error),
                 )  # fmt: skip

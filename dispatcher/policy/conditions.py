@@ -67,7 +67,7 @@ class Test:
         self._comparisons = list(_comparisons(condition))
         if not self._comparisons and condition.missing is None:
             raise ValueError(
-                f"the condition on {path!r} compares with nothing: give it equals, differs_from, "
+                f"the condition on {path!r} has no comparison: give it equals, differs_from, "
                 "one_of, none_of, above, at_least, below, at_most, matches, does_not_match, "
                 "longer_than or missing"
             )
@@ -200,7 +200,7 @@ def _not(holds: Holds) -> Holds:
 def _same_as(wanted: Any) -> Holds:
     """Equality as in JSON: true is not 1, and 1 is 1.0. Raises ValueError for a non-JSON value."""
     if not encoding.is_json(wanted):
-        raise ValueError("a value to compare with must be one of JSON: dates, nan and inf are none")
+        raise ValueError("a value to compare with must be valid JSON: no date, nan or inf")
     return lambda value: _are_same(value, wanted)
 
 
@@ -221,7 +221,7 @@ def _any_of(wanted: list[Any]) -> Holds:
 
 def _number(name: str, limit: float) -> Holds:
     if not -math.inf < limit < math.inf:
-        raise ValueError(f"`{name}` must be a number that JSON has: nan and inf hold of nothing")
+        raise ValueError(f"`{name}` must be a JSON number, not nan or inf")
     compare: Callable[[Any], bool] = {
         "above": lambda value: value > limit,
         "at_least": lambda value: value >= limit,

@@ -201,7 +201,7 @@ def parse(text: str, where: str) -> Rules:
             "or the number is wrong"
         )
     if not found.rule and found.rules is None and found.default == "allow":
-        raise Misconfigured(f"{cannot}: it has no rules; if that is meant, write `rules = 0`")
+        raise Misconfigured(f"{cannot}: it has no rules; if that is intended, write `rules = 0`")
     rules: list[Rule] = []
     for number, entry in enumerate(found.rule, 1):
         try:

@@ -194,7 +194,7 @@ def _no_comparison(test: Test, parts: Sequence[Node], root: Any, *, is_named: bo
             if right != value:
                 return f"{where} is compared as a {part['format']}: write it as {right}"
     if is_named and test.constants and not any(_may_be(v, parts, types) for v in test.constants):
-        return f"{where} is never what it is compared with"
+        return f"{where} never equals what it is compared with"
     return ""
 
 

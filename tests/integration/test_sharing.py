@@ -69,7 +69,7 @@ def ask(dispatcher: Dispatcher, name: str, who: int, arguments: Any) -> "asyncio
 
 def have_joined(dispatcher: Dispatcher, count: int) -> bool:
     """Whether so many calls wait for a run that the ledger knows of."""
-    asked = [pending for pending in dispatcher._in_flight.all_open() if pending.is_asker]
+    asked = [pending for pending in dispatcher._in_flight.all_open() if pending.shares_run]
     return len(asked) == count and all(each.share and each.share.run for each in asked)
 
 

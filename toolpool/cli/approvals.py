@@ -21,13 +21,13 @@ app = typer.Typer(
     help="List, show, approve and deny calls that wait for a person.", no_args_is_help=True
 )
 
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Its id, or the beginning of it.")]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Its id, or a prefix of it.")]
 ByOption = Annotated[
     str | None, typer.Option("--by", help="Who decides. Default: the user of this computer.")
 ]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; a denied model reads it.")]
 DigestOption = Annotated[
-    str | None, typer.Option("--digest", help="Of the arguments you saw, as `show` has it.")
+    str | None, typer.Option("--digest", help="Digest of the arguments that you saw, from `show`.")
 ]
 
 
@@ -54,7 +54,7 @@ def show(id: IdArgument, json: JsonOption = False) -> int:
     """Show a call that waits, or waited, with its arguments."""
 
     async def ask(approvals: "Approvals") -> "Approval":
-        return await approvals.get(await _whole(approvals, id))
+        return await approvals.get(await _full_id(approvals, id))
 
     _show(_asked(ask), json=json)
     return ExitCode.OK
@@ -96,7 +96,7 @@ def _decide(
     json: bool,
 ) -> int:
     async def ask(approvals: "Approvals") -> "Approval":
-        whole = await _whole(approvals, id)
+        whole = await _full_id(approvals, id)
         decide = approvals.approve if how == "approve" else approvals.deny
         return await decide(whole, by=_by(by), digest=digest, reason=reason)
 
@@ -129,7 +129,7 @@ def _asked(ask: "Callable[[Approvals], Awaitable[T]]") -> T:
         raise ExitNow(str(error), ExitCode.USAGE) from None
 
 
-async def _whole(approvals: "Approvals", beginning: str) -> str:
+async def _full_id(approvals: "Approvals", beginning: str) -> str:
     """The pending approval's id with this prefix, or else the text.
 
     Raises `ExitNow` for several.

@@ -34,10 +34,11 @@ def call(
     ] = "{}",
     tools: ToolsOption = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would become of the call, and by whom.")
+        bool,
+        typer.Option("--dry-run", help="Only say what would happen to the call, and who decides."),
     ] = False,
     context: Annotated[
-        str | None, typer.Option(metavar="JSON", help="What the host gives to tools and policy.")
+        str | None, typer.Option(metavar="JSON", help="The host's context, for tools and policy.")
     ] = None,
     session: Annotated[str | None, typer.Option(help="The conversation it belongs to.")] = None,
     timeout: Annotated[

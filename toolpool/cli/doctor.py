@@ -1,4 +1,4 @@
-"""`toolpool doctor`: says what is wrong with a set-up and how to put it right."""
+"""`toolpool doctor`: finds what is wrong with a set-up, and says how to correct it."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -14,9 +14,9 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(json: JsonOption = False) -> int:
-    """Say what is wrong with this set-up and how to put it right.
+    """Find what is wrong with this set-up, and say how to correct it.
 
-    Exits 1 when something must be put right, 0 when there is at most something to look at.
+    Exits 1 if something must be corrected, else 0.
     """
     from toolpool.checks import Finding, Level, examine
     from toolpool.contract.errors import Misconfigured

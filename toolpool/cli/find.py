@@ -56,7 +56,7 @@ def _show(found: list[dict[str, Any]], finder: "Finder") -> None:
     for id_ in finder.fleet.foreign_dispatchers:
         screen.complain(f"dispatcher {id_} signs with another key, and is not asked")
     for named in _silent(finder):
-        screen.complain(f"dispatcher {named} did not answer: what it has open is not known")
+        screen.complain(f"dispatcher {named} did not answer: its open calls are unknown")
 
 
 def _details(row: dict[str, Any]) -> list[str]:

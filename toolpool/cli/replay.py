@@ -101,5 +101,5 @@ def _show(report: "Report", *, ran: bool) -> None:
     told = [f"{report.calls} calls", f"{report.judged} judged"]
     told += [f"{report.run} run again"] if ran else []
     told += [f"{len(report.differences)} differ"]
-    told += [f"{report.unread} lines are no rows"] if report.unread else []
+    told += [f"{report.unread} lines are not valid rows"] if report.unread else []
     screen.show(Text(", ".join(told)))

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 def status(
     since: Annotated[
         str | None,
-        typer.Option(metavar="10m", help="Also what failed most since then: s, m or h, up to 1h."),
+        typer.Option(
+            metavar="10m", help="Also the most frequent failures since then: s, m or h, up to 1h."
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> int:
@@ -218,7 +220,7 @@ def _show_failures(failures: dict[str, Any]) -> None:
             table.add_row(Text(row["tool"]), str(row["failed"]), str(row["calls"]), codes)
     screen.show(table if table.row_count else Text("no call failed"))
     if failures["known_since"] is None:
-        screen.show(Text("no dispatcher runs: nothing is known of what failed"))
+        screen.show(Text("no dispatcher runs: failures are unknown"))
     elif not failures["is_complete"]:
         at = datetime.fromtimestamp(failures["known_since"]).astimezone()
         told = f"known in full only since {at:%H:%M:%S}: dispatchers count from their start"

@@ -25,7 +25,7 @@ def tail(
     since: Annotated[
         str | None,
         typer.Option(
-            metavar="BOOKMARK", help="Begin after this event; 0 is all that are kept. Default: now."
+            metavar="BOOKMARK", help="Begin after this event; 0 for all stored ones. Default: now."
         ),
     ] = None,
     channel: Annotated[

@@ -126,7 +126,7 @@ def check(
     tools: ToolsOption = None,
     record: Annotated[
         Path | None,
-        typer.Option("--from", help="A session record: also say what its rejected calls show."),
+        typer.Option("--from", help="A session record: also report on its rejected calls."),
     ] = None,
     run_in: Annotated[
         str | None,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Quiet = Annotated[
     bool,
-    typer.Option("--quiet", help="Of its own log only warnings; what tools log stays."),
+    typer.Option("--quiet", help="Log only warnings of the worker; tools' logs stay."),
 ]
 
 

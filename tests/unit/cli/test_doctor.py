@@ -196,7 +196,7 @@ def test_bash_beside_readable_keys_is_warned_of(
         ("tools", "no_such_tools", "there is no tools module 'no_such_tools'"),
         ("worker_observers", "os:getcwd", "not an observer"),
         ("locale", "xx", "there is no locale 'xx'"),
-        ("metrics_port", "tcp://10.0.0.1:9", "it is no port"),
+        ("metrics_port", "tcp://10.0.0.1:9", "it is not a port"),
         ("record", "/not/there", "there is no folder /not/there"),
         ("record", "/not/there/rows.jsonl", "cannot be written"),
         ("workspace", "/not/there", "there is no folder /not/there"),

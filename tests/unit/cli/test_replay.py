@@ -138,9 +138,9 @@ def test_torn_and_foreign_lines_are_passed_over(
     module = tools(tmp_path)
     ran = toolpool("replay", str(record), "--tools", module)
     assert ran.code == 0
-    assert "3 calls, 3 judged, 0 differ, 5 lines are no rows" in ran.out
+    assert "3 calls, 3 judged, 0 differ, 5 lines are not valid rows" in ran.out
     checked = toolpool("tools", "check", "--from", str(record), "--tools", module)
-    assert "lines are no rows" in checked.out
+    assert "lines are not valid rows" in checked.out
 
 
 def test_metadata_that_is_no_object_is_none(toolpool: Run, record: Path, tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ class Told(Calls):
     def denial(self, pending: Pending) -> Outcome | None:
         return self.denials.get(pending.key)
 
-    def held_too_long(self, pending: Pending) -> None:
+    def rate_wait_ended(self, pending: Pending) -> None:
         self.said.append(("held too long", pending.key))
 
     def join(self, pending: Pending) -> None:
@@ -123,7 +123,7 @@ class Told(Calls):
     def unwanted(self, calls: Sequence[Pending]) -> None:
         self.said += [("unwanted", pending.key) for pending in calls]
 
-    def has_to_be_approved(self, pending: Pending) -> None:
+    def approval_required(self, pending: Pending) -> None:
         self.said.append(("to be approved", pending.key))
 
     def started(self, pending: Pending, worker: str) -> None:

@@ -49,7 +49,7 @@ async def test_a_fresh_call_that_is_wrong_did_not_run_although_the_server_is_awa
         return [None]
 
     async with Dispatcher.in_memory([write]) as dispatcher:
-        monkeypatch.setattr(pending_factory, "were_asked", away)
+        monkeypatch.setattr(pending_factory, "were_dispatched", away)
         result = await asked(dispatcher, {"id": "c", "name": "write", "input": {"text": 1}})
     assert (result.code, result.executed) == (Code.INVALID_ARGUMENTS, Executed.NO)
 

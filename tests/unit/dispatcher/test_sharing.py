@@ -250,7 +250,7 @@ async def test_a_retry_has_the_time_of_those_who_came_later() -> None:
     async with alone([look], retry_delay=1_000.0) as dispatcher:  # ten seconds at most
         asked = await _asked(dispatcher, 2)
         await eventually(lambda: gate.came, "it runs")
-        first, later = (p for p in dispatcher._in_flight.all_open() if p.is_asker)
+        first, later = (p for p in dispatcher._in_flight.all_open() if p.shares_run)
         assert first.share is not None
         assert first.share.run is not None
         first.deadline = first.share.run.deadline = time.monotonic() + 5.0

@@ -35,7 +35,7 @@ def check_record(path: Path) -> list[Problem]:
         ) from None
     found = [problem for figures in analytics.tools() for problem in _problems(figures)]
     if unread:
-        told = "1 line is no row" if unread == 1 else f"{unread} lines are no rows"
+        told = "1 line is not a valid row" if unread == 1 else f"{unread} lines are not valid rows"
         found.append(Problem(Level.HINT, str(path), f"{told} of a record"))
     return found
 

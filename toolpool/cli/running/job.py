@@ -76,7 +76,7 @@ class Job:
             self.summary.add(answer.results, broken=answer.broken is not None)
             if answer.broken is not None and self.summary.broken_lines <= _BROKEN_LINES_TOLD:
                 self._progress.complain(
-                    f"line {answer.line.number} is no model response ({answer.broken})"
+                    f"line {answer.line.number} is not a model response ({answer.broken})"
                 )
         self._progress.advance(answers[-1].line.read, self.summary)
 

@@ -18,7 +18,7 @@ def test_a_record_shows_what_to_improve(toolpool: Run, tmp_path: Path) -> None:
     assert "edit: 2 of 4 calls were rejected; 1 of 1 were right at the first retry" in said
     assert "by model: m 1 of 1" in said
     assert "limit (type), 2 times: say in its description which type and form it takes" in said
-    assert "3 lines are no rows of a record" in said
+    assert "3 lines are not valid rows of a record" in said
 
 
 def test_a_record_that_is_not_there_is_one_line(toolpool: Run) -> None:

@@ -44,7 +44,7 @@ def test_every_line_is_answered_in_order(
         ["fail"],
     ]
     assert ran.code == 0
-    assert "toolpool: line 2 is no model response" in ran.err
+    assert "toolpool: line 2 is not a model response" in ran.err
     assert "5 turns, 3 calls" in ran.err
     assert "1 line was no model response" in ran.err
     assert "\x1b" not in ran.err

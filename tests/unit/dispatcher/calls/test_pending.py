@@ -116,9 +116,9 @@ def test_nobody_ran_it_is_not_said_of_what_somebody_may_have_asked_for_before(
 ) -> None:
     call = pending("k", spec=spec)
     call.again = again
-    assert call.nobody_ran_it is is_sure
+    assert call.certainly_not_run is is_sure
     call.to(Stage.QUEUED)
-    assert not call.nobody_ran_it
+    assert not call.certainly_not_run
 
 
 def test_a_lost_epoch_is_not_the_same_as_never_having_been_sent() -> None:
@@ -126,7 +126,7 @@ def test_a_lost_epoch_is_not_the_same_as_never_having_been_sent() -> None:
     call.published("e-1", at=1.0)
     call.forget_epoch()
     assert call.epoch not in ("", "e-1")
-    assert not call.nobody_ran_it
+    assert not call.certainly_not_run
 
 
 @pytest.mark.parametrize(("session", "turn", "known"), [(None, None, False), ("s", "turn", True)])

@@ -379,12 +379,12 @@ async def test_a_call_that_timed_out_at_a_rate_limit_names_the_limit() -> None:
     bench = Bench()
     *_, waiting = bench.submit("a-0", "a-1", "a-2", rate="2/s")
     await turns(10)
-    bench.gate.held_too_long(waiting)
+    bench.gate.rate_wait_ended(waiting)
     assert waiting.outcome is not None
     assert (waiting.outcome.code, waiting.outcome.error) == (Code.OVERLOADED, "over_rate tool 2/s")
     assert waiting.outcome.retry_after is not None
     assert bench.pump.waiting == 0
-    bench.gate.held_too_long(waiting)
+    bench.gate.rate_wait_ended(waiting)
 
 
 async def test_calls_wait_through_a_server_outage_and_are_answered_after_it() -> None:
@@ -393,7 +393,7 @@ async def test_calls_wait_through_a_server_outage_and_are_answered_after_it() ->
     bench.rates.fails += [away(sent=True), away(sent=False)]
     first, second = bench.submit("a-0", "a-1", rate="1/h", wait=10_000.0)
     await turns(10)
-    bench.gate.held_too_long(first)
+    bench.gate.rate_wait_ended(first)
     assert first.outcome is not None
     assert first.outcome.code is Code.QUEUE_UNREACHABLE
     bench.rates.gate.set()

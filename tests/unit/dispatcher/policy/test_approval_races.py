@@ -85,7 +85,7 @@ async def test_a_call_whose_asker_is_cancelled_never_runs(session: str | None) -
 async def test_a_decision_without_a_notification_is_found(
     monkeypatch: pytest.MonkeyPatch, decide: str
 ) -> None:
-    monkeypatch.setattr("toolpool.dispatcher.approval_waits._UNTOLD_SECONDS", 0.1)
+    monkeypatch.setattr("toolpool.dispatcher.approval_waits._POLL_SECONDS", 0.1)
     async with Dispatcher.in_memory([pay]) as dispatcher:
         asking = [
             asyncio.ensure_future(dispatcher.dispatch(CALL, session=f"s-{i}", wait=60))

@@ -359,7 +359,7 @@ async def test_what_was_seen_to_run_is_not_sent_again_where_the_server_lost_that
         await eventually(lambda: pending.stage is Stage.RUNNING, "it is seen to run")
         record = dispatcher._server.records[pending.key]
         was, record.state = record.state, "approved"
-        traffic.has_to_be_approved(pending)
+        traffic.approval_required(pending)
         assert (pending.worker, pending.awaits_approval) == ("", False)
         record.state = was
         gate.set()

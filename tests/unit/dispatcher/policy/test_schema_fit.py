@@ -55,7 +55,7 @@ MISFITS = [
     ('argument = "anything.deep[0].down"\nequals = 1', "may be anything"),
     ('argument = "amuont"\nabove = 5', "its schema has no amuont"),
     ('argument = "lines[*].price"\nabove = 5', "its schema has no lines[*].price"),
-    ('argument = "amount"\nequals = "5"', "amount is never what it is compared with"),
+    ('argument = "amount"\nequals = "5"', "amount never equals what it is compared with"),
     ('argument = "limit"\nmissing = true', "limit is never missing"),
     ('argument = "price"\nequals = 500', "may be a number or its text"),
     ('argument = "price"\nnone_of = ["500"]', "may be a number or its text"),

@@ -93,7 +93,7 @@ async def test_a_call_that_comes_back_from_its_rate_limit_takes_one_waiting_plac
             return pending.limited is not None and pending.limited.waits
 
         await eventually(waits_for_its_place, "it waits for its place")
-        traffic.has_to_be_approved(pending)
+        traffic.approval_required(pending)
         assert pending.awaits_approval
         await eventually(lambda: not pending.awaits_approval, "it passes the gate anew")
         await eventually(waits_for_its_place, "it waits for its place again")
