@@ -310,7 +310,7 @@ import asyncio
 from toolpool import tool
 from toolpool.workers.running import leak_check
 
-leak_check._LOOK_SECONDS, leftovers._MANY = 0.1, 20
+leak_check._LOOK_SECONDS, leak_check._MANY = 0.1, 20
 
 async def polls():
     await asyncio.sleep(3600)
