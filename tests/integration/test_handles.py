@@ -10,7 +10,7 @@ import redis.asyncio
 from tests.integration.fleet import call
 from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
-from toolpool import Dispatcher, tool
+from toolpool import Dispatcher, ServerUnavailable, tool
 from toolpool.contract.ledger.lua_scripts import LuaScripts, Step
 from toolpool.contract.ledger.protocols import Claim, Opening, Settlement
 from toolpool.contract.ledger.redis_ledger import RedisLedger
@@ -150,7 +150,7 @@ async def test_a_server_that_is_away_leaves_no_unwatched_call(
             raise OSError("away")
 
         monkeypatch.setattr(other._background._transport, "states", away)
-        with pytest.raises(OSError, match="away"):
+        with pytest.raises(ServerUnavailable, match="away"):
             await other.task_result(handle, session="s")
         assert other.in_flight() == 0
         monkeypatch.setattr(other._background._transport, "states", states)
