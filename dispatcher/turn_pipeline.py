@@ -222,8 +222,8 @@ class TurnPipeline:
     ) -> None:
         """Correct the rejection of a call that was dispatched before: it may have run.
 
-        For example under an earlier release of its tool, or where other tools or sizes were
-        allowed.
+        For example under an earlier release of its tool, or where other tools were allowed. A call
+        that is too large has no arguments to be found by.
         """
         if shared.session is None or shared.id is None:
             return
