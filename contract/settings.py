@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -34,6 +34,28 @@ _KIB = 1024
 _MIB = 1024 * 1024
 
 
+_REMOVED = {
+    "background_worker_return": "it is six times TOOLPOOL_WORKER_RETURN_TIMEOUT",
+    "catalog_kept": "tools outlive workers by a week",
+    "lease_renewed": "a lease is renewed four times in TOOLPOOL_LEASE_TTL",
+    "loop_warn": "a blocked event loop is reported after a tenth of TOOLPOOL_EVENT_LOOP_TIMEOUT",
+    "max_message": "a message may have twice TOOLPOOL_MAX_ARGUMENT_BYTES",
+    "output_kept": "a whole output is kept for an hour",
+    "outputs_per_session": "a session may keep 32 MiB of whole outputs",
+    "batch_loop": "how many calls one message has follows from the load",
+    "batch_thread": "how many calls one message has follows from the load",
+    "batch_process": "how many calls one message has follows from the load",
+    "batch_bytes": "a message is full at 512 KiB of arguments",
+    "feedback_names": "at most 10 tools are listed for an unknown name",
+    "breaker_window": "failures of the last minute count",
+    "loop_memory": "the last 32 failed calls of a session are remembered",
+    "loop_kept": "failed calls of a session are remembered for an hour",
+    "rejections_alert": "half of a tool's last 20 calls rejected raises an alert",
+    "record_value": "a value in the record is cut at 256 KiB",
+    "sentry_per_issue": "of one issue, a tenth of TOOLPOOL_SENTRY_PER_MINUTE is reported",
+}
+"""Settings that there are no more, with what holds instead."""
+
 _RENAMED = {
     "queue_wait": "queue_timeout",
     "background_kept": "background_result_ttl",
@@ -41,41 +63,29 @@ _RENAMED = {
     "remembered": "dedup_ttl",
     "turns_kept": "turn_ttl",
     "worker_return": "worker_return_timeout",
-    "background_worker_return": "background_worker_return_timeout",
     "catalog_wait": "catalog_timeout",
-    "catalog_kept": "catalog_ttl",
-    "lease_renewed": "lease_interval",
     "lease_gone": "lease_ttl",
     "worker_stall": "worker_stall_timeout",
-    "loop_warn": "event_loop_warning",
     "loop_stall": "event_loop_timeout",
     "drain_grace": "drain_timeout",
     "max_arguments": "max_argument_bytes",
-    "max_message": "max_message_bytes",
     "max_result": "max_result_bytes",
     "output_page": "output_page_characters",
-    "output_kept": "output_ttl",
-    "outputs_per_session": "output_bytes_per_session",
     "child_calls": "max_calls_per_child",
     "rate_over": "rate_limit_action",
     "breaker_rate": "circuit_failure_rate",
     "breaker_calls": "circuit_minimum_calls",
-    "breaker_window": "circuit_window",
     "breaker_pause": "circuit_reset_timeout",
     "retry_pause": "retry_delay",
     "loop_threshold": "failure_loop_threshold",
     "loop_action": "failure_loop_action",
-    "loop_memory": "failure_loop_memory",
-    "loop_kept": "failure_loop_ttl",
-    "rejections_alert": "rejection_alert_rate",
     "events_kept": "events_maxlen",
     "record_kept": "record_ttl",
     "record_size": "record_file_bytes",
     "record_files": "record_backup_count",
     "record_total": "record_folder_bytes",
-    "record_value": "record_value_bytes",
 }
-"""Settings by the names that they had before 0.1.0."""
+"""Settings by earlier names."""
 
 
 class Settings(BaseSettings):
@@ -143,11 +153,8 @@ class Settings(BaseSettings):
     sentry_timeouts: bool = Field(
         default=False, description="Whether calls that timed out are warnings in Sentry."
     )
-    sentry_per_issue: int = Field(
-        default=10, ge=1, description="Reports of one issue to Sentry in a minute."
-    )
     sentry_per_minute: int = Field(
-        default=100, ge=1, description="Reports to Sentry in a minute, of all issues."
+        default=100, ge=1, description="Reports to Sentry in a minute; of one issue a tenth."
     )
     sentry_before_send: str = Field(
         default="",
@@ -197,32 +204,21 @@ class Settings(BaseSettings):
     worker_return_timeout: float = Field(
         default=10.0,
         ge=0,
-        description="How long a call that may not run twice waits for a lost worker to return.",
-    )
-    background_worker_return_timeout: float = Field(
-        default=60.0, ge=0, description="The same, for background calls."
+        description="How long a call that may not run twice waits for a lost worker to return; in "
+        "the background six times as long.",
     )
     connect_timeout: float = Field(default=5.0, gt=0, description="How long to wait for Redis.")
     catalog_timeout: float = Field(
         default=10.0, ge=0, description="How long to wait for a first tool."
-    )
-    catalog_ttl: float = Field(
-        default=604_800.0, gt=0, description="How long tools outlive workers."
     )
     unserved_after: float = Field(
         default=60.0,
         ge=0,
         description="A tool that no living worker of its queue has for so long is not offered.",
     )
-    lease_interval: float = Field(
-        default=2.0, gt=0, description="How often a worker renews its lease."
-    )
     lease_ttl: float = Field(default=8.0, gt=0, description="When an unrenewed lease is gone.")
     worker_stall_timeout: float = Field(
         default=10.0, gt=0, description="When a worker that says nothing is ended."
-    )
-    event_loop_warning: float = Field(
-        default=1.0, gt=0, description="When a blocked event loop is reported."
     )
     event_loop_timeout: float = Field(
         default=10.0, gt=0, description="When a blocked event loop ends the worker."
@@ -232,21 +228,12 @@ class Settings(BaseSettings):
     )
 
     max_argument_bytes: int = Field(default=_MIB, gt=0, description="Size of one call's arguments.")
-    max_message_bytes: int = Field(default=2 * _MIB, gt=0, description="Size of one message.")
     output_page_characters: int = Field(
         default=32_768, ge=1, description="Characters of one page of an output."
-    )
-    output_ttl: float = Field(default=3_600.0, gt=0, description="How long a whole output is kept.")
-    output_bytes_per_session: int = Field(
-        default=32 * _MIB, ge=0, description="Whole outputs that one session may keep."
     )
     max_result_bytes: int = Field(
         default=8 * _MIB, gt=0, description="Output of one call that is taken at all."
     )
-    batch_loop: int = Field(default=128, ge=1, description="Calls in one message, coroutine tools.")
-    batch_thread: int = Field(default=64, ge=1, description="Calls in one message, thread tools.")
-    batch_process: int = Field(default=32, ge=1, description="Calls in one message, process tools.")
-    batch_bytes: int = Field(default=512 * _KIB, gt=0, description="Arguments in one message.")
     slots_loop: int = Field(default=256, ge=1, description="Coroutine tools running at once.")
     slots_thread: int = Field(default=16, ge=1, description="Thread tools running at once.")
     slots_process: int = Field(
@@ -287,7 +274,6 @@ class Settings(BaseSettings):
     circuit_minimum_calls: int = Field(
         default=50, ge=1, description="Calls of a tool it takes to judge it."
     )
-    circuit_window: float = Field(default=60.0, gt=0, description="How far back failures count.")
     circuit_reset_timeout: float = Field(
         default=30.0, gt=0, description="How long an open circuit stays open."
     )
@@ -306,7 +292,6 @@ class Settings(BaseSettings):
     feedback_shape_characters: int = Field(
         default=1_500, ge=80, description="Characters of a rejection that needs a shape."
     )
-    feedback_names: int = Field(default=10, ge=1, description="Tools listed for an unknown name.")
     feedback_style: Literal["default", "numbered", "pointer", "brief"] = Field(
         default="default", description="How a rejection is laid out."
     )
@@ -321,17 +306,6 @@ class Settings(BaseSettings):
     )
     failure_loop_action: Literal["refuse", "warn"] = Field(
         default="refuse", description="Whether a loop is refused, or only reported."
-    )
-    failure_loop_memory: int = Field(
-        default=32, ge=3, description="Failed calls remembered of a session."
-    )
-    failure_loop_ttl: float = Field(
-        default=3600.0, gt=0, description="How long they are remembered."
-    )
-    rejection_alert_rate: float = Field(
-        default=0.5,
-        gt=0,
-        description="Share of a tool's last 20 calls rejected that raises an alert.",
     )
     hook_timeout: float = Field(
         default=5.0, gt=0, description="How long a hook, or what is asked for secrets, may take."
@@ -402,9 +376,6 @@ class Settings(BaseSettings):
         ge=0,
         description="Size of a record's folder.",
     )
-    record_value_bytes: int = Field(
-        default=256 * _KIB, ge=1_000, description="Size at which one value is cut in the record."
-    )
 
     @field_validator("metrics_host")
     @classmethod
@@ -420,14 +391,21 @@ class Settings(BaseSettings):
             hint = f"; did you mean {near}?" if near else ""
             if name in _RENAMED:
                 hint = f": it is {_RENAMED[name]} now"
+            if name in _REMOVED:
+                hint = f" any more: {_REMOVED[name]}"
             raise PydanticCustomError(
                 "unknown", "there is no setting {name}{hint}", {"name": name, "hint": hint}
             )
         for variable in os.environ:
             prefix, _, old = variable.upper().partition("_")
-            if prefix == "TOOLPOOL" and (new := _RENAMED.get(old.lower())):
+            if prefix != "TOOLPOOL":
+                continue
+            if new := _RENAMED.get(old.lower()):
                 names = {"old": variable, "new": f"TOOLPOOL_{new.upper()}"}
                 raise PydanticCustomError("renamed", "rename {old} to {new}", names)
+            if why := _REMOVED.get(old.lower()):
+                names = {"old": variable, "why": why}
+                raise PydanticCustomError("removed", "unset {old}: {why}", names)
         empty = {name.lower() for name, value in os.environ.items() if not value}  # as pydantic
         return {name: "" for name in _PROTECTING if f"toolpool_{name}" in empty} | values
 
@@ -462,27 +440,18 @@ class Settings(BaseSettings):
         except ValueError as error:
             raise PydanticCustomError("rate", "{why}", {"why": str(error)}) from None
 
-    @field_validator("lease_ttl")
-    @classmethod
-    def _outlasts_renewals(cls, gone: float, info: ValidationInfo) -> float:
-        """A worker starts nothing once its lease is old; one late renewal must not make it so."""
-        renewed = info.data.get("lease_interval", 0.0)
-        if renewed * 3 > gone:
-            raise PydanticCustomError(
-                "lease",
-                "a lease that is gone after {gone} s must be renewed at least three times as often:"
-                " TOOLPOOL_LEASE_INTERVAL is {renewed}, and may be a third of TOOLPOOL_LEASE_TTL",
-                {"gone": f"{gone:g}", "renewed": f"{renewed:g}"},
-            )
-        return gone
+    @property
+    def lease_interval(self) -> float:
+        """The seconds between two renewals of a worker's lease.
 
-    def batch_size(self, run_in: RunIn) -> int:
-        """The most calls one message to this kind of queue carries."""
-        return {
-            RunIn.LOOP: self.batch_loop,
-            RunIn.THREAD: self.batch_thread,
-            RunIn.PROCESS: self.batch_process,
-        }[run_in]
+        A worker starts nothing once its lease is old; one late renewal must not make it so.
+        """
+        return self.lease_ttl / 4
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The size of one message. Its arguments are within it, quoted."""
+        return 2 * self.max_argument_bytes
 
     def slots(self, run_in: RunIn) -> int:
         """How many calls of this kind a worker runs at once."""

@@ -12,6 +12,8 @@ from toolpool.contract.schema.annotations import without_annotations
 DEFAULT_TIMEOUT = 60.0
 BACKGROUND_TIMEOUT = 86_400.0
 """Seconds a tool may run from its claim, unless its declaration says otherwise."""
+CATALOG_TTL_SECONDS = 604_800
+"""How long a published tool outlives the last worker that had it."""
 
 
 class RunIn(StrEnum):
@@ -20,6 +22,10 @@ class RunIn(StrEnum):
     LOOP = "loop"  # a coroutine on the worker's event loop
     THREAD = "thread"
     PROCESS = "process"  # a child process that can be killed
+
+
+BATCH_CALLS = {RunIn.LOOP: 128, RunIn.THREAD: 64, RunIn.PROCESS: 32}
+"""The most calls that one message carries, by how they run: the longer each takes, the fewer."""
 
 
 class Effects(StrEnum):

@@ -22,6 +22,7 @@ log = logs.logger("analytics")
 
 _WINDOW = 20
 _ENOUGH = 10
+_ALERT_RATE = 0.5
 _RETRIES_REMEMBERED = 10_000
 _TOOLS_AT_MOST = 5_000
 _FIELDS_AT_MOST = 500
@@ -62,13 +63,9 @@ class _Rejection(msgspec.Struct, frozen=True):
 
 
 class Analytics:
-    """Counts calls and rejections.
+    """Counts calls and rejections, and raises an alert if half of a tool's last 20 are rejected."""
 
-    `alert_rate` is the share of a tool's last 20 calls that raises an alert.
-    """
-
-    def __init__(self, *, alert_rate: float = 0.5, observers: Observers) -> None:
-        self._alert_rate = alert_rate
+    def __init__(self, *, observers: Observers) -> None:
         self._tools: dict[str, ToolFigures] = {}
         self._turn = 0
         self._retries: OrderedDict[tuple[str, str], _Rejection] = OrderedDict()
@@ -145,9 +142,9 @@ class Analytics:
         if len(figures.recent) < _ENOUGH:
             return
         rate = sum(figures.recent) / len(figures.recent)
-        if rate < self._alert_rate / 2:
+        if rate < _ALERT_RATE / 2:
             figures.is_alerted = False
-        if rate < self._alert_rate or figures.is_alerted:
+        if rate < _ALERT_RATE or figures.is_alerted:
             return
         figures.is_alerted = True
         alert = Alert(tool=figures.tool, field=figures.worst_field, rate=round(rate, 3))

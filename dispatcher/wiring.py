@@ -76,9 +76,7 @@ class Wiring:
         self.in_flight.reporter.handed_out = self.background.handed_out
         self.turns = Turns(self.in_flight, self.background, self.approval_waits, settings, classify)
         self.loops = LoopGuard(transport.loops, settings, self.observers, self.hooks.on_loop)
-        self.analytics = Analytics(
-            alert_rate=settings.rejection_alert_rate, observers=self.observers
-        )
+        self.analytics = Analytics(observers=self.observers)
         self.foreign = ProviderApprovals(
             services, policy, wording, self.notifier, self.in_flight.available
         )

@@ -22,7 +22,7 @@ from toolpool.contract.operator_messages import DispatcherReport, read_report
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server.connection import keyring, open_sync, unreachable
 from toolpool.contract.settings import Settings
-from toolpool.contract.spec import ToolSpec
+from toolpool.contract.spec import CATALOG_TTL_SECONDS, ToolSpec
 from toolpool.dispatcher.admission.availability import make_switch
 
 _OLDEST_SECONDS = 10 * 365 * 86_400.0
@@ -310,7 +310,7 @@ def remove_tool(settings: Settings, name: str) -> int:
                 removed += 1
         if removed:
             pipeline.set(names.catalog_version, secrets.token_hex(8))
-            pipeline.pexpire(names.catalog_version, round(settings.catalog_ttl * 1000))
+            pipeline.pexpire(names.catalog_version, CATALOG_TTL_SECONDS * 1000)
             pipeline.execute()
         return removed
 

@@ -59,7 +59,6 @@ class InMemoryWorker:
             ledger=server,
             envelope=envelope,
             keep=settings.result_ttl,
-            keep_output=settings.output_ttl,
         )
         observers = WorkerObservers([log()], settings=settings, tools=catalog.tools)
         observers.start()

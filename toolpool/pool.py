@@ -164,10 +164,7 @@ class InMemoryDispatcher(Dispatcher):
         record: Record | None = None,
         secrets: Resolve | None = None,
     ) -> None:
-        self._server = MemoryServer(
-            failure_loop_memory=settings.failure_loop_memory,
-            failure_loop_ttl=settings.failure_loop_ttl,
-        )
+        self._server = MemoryServer()
         self._server.events.kept = settings.events_maxlen
         self._tools = tools
         envelope = Envelope(

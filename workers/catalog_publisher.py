@@ -17,7 +17,7 @@ from toolpool.contract.envelope import CatalogEntry, Envelope, Toolset
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.settings import Settings
-from toolpool.contract.spec import ToolSpec
+from toolpool.contract.spec import CATALOG_TTL_SECONDS, ToolSpec
 from toolpool.contract.version import VERSION
 
 log = logs.logger("shelf")
@@ -51,7 +51,6 @@ class CatalogPublisher:
         }
         self._envelope = envelope
         self._names = RedisKeys(settings.key_prefix)
-        self._kept = settings.catalog_ttl
         self._entries: dict[str, bytes] = {}
         self._version: bytes | None = None
         self._is_stocked = False
@@ -72,7 +71,7 @@ class CatalogPublisher:
         is_lost = self._is_stocked and not version
         if missing or is_lost or now >= self._renew_at:
             self._put(missing, server_time, is_lost=is_lost)
-            self._renew_at = now + self._kept / _RENEWALS
+            self._renew_at = now + CATALOG_TTL_SECONDS / _RENEWALS
         self._version = version if not missing else None
         self._is_stocked = True
 
@@ -124,8 +123,10 @@ class CatalogPublisher:
 
     def _put(self, missing: dict[str, bytes], server_time: float, *, is_lost: bool) -> None:
         """Write missing entries, and a new version if any was missing or the last one `is_lost`."""
-        names, kept_ms = self._names, int(self._kept * 1000)
-        old = self._client.zrangebyscore(names.catalog_ages, "-inf", server_time - self._kept)
+        names, kept_ms = self._names, CATALOG_TTL_SECONDS * 1000
+        old = self._client.zrangebyscore(
+            names.catalog_ages, "-inf", server_time - CATALOG_TTL_SECONDS
+        )
         pipeline = self._client.pipeline(transaction=True)
         if old:
             pipeline.hdel(names.catalog, *old)

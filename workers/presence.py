@@ -4,7 +4,6 @@ Renewals stop if the event loop stalls, so that a worker that cannot run calls c
 """
 
 import itertools
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from toolpool.contract.ledger.lua_scripts import Step, script
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
+from toolpool.contract.spec import CATALOG_TTL_SECONDS
 from toolpool.workers.catalog_publisher import CatalogPublisher
 from toolpool.workers.worker_observer import WorkerObservers
 
@@ -160,7 +160,7 @@ class Presence:
                     int(self._settings.lease_ttl * 1000),
                     _WORKERS_KEPT_SECONDS,
                     "" if described.leaving else described.toolset,
-                    math.ceil(self._settings.catalog_ttl),
+                    CATALOG_TTL_SECONDS,
                     *self.clock.agreement(),
                 ],
             )

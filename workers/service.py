@@ -25,7 +25,7 @@ from toolpool.contract.observer_dispatch import PULSE_SECONDS, guarded
 from toolpool.contract.redis_keys import RedisKeys, toolset_queue
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
-from toolpool.contract.spec import RunIn, ToolSpec
+from toolpool.contract.spec import BATCH_CALLS, RunIn, ToolSpec
 from toolpool.contract.version import VERSION
 from toolpool.workers.catalog_publisher import CatalogPublisher, toolset_of
 from toolpool.workers.celery.message_guard import Form
@@ -135,7 +135,7 @@ class WorkerService:
         return [
             QueueChannel(
                 tuple(name for queue in self._queues for name in self._queues_of(queue, kind)),
-                -(-count // self._settings.batch_size(kind)) + 1,
+                -(-count // BATCH_CALLS[kind]) + 1,
             )
             for kind, count in self._slots.counts.items()
         ]
@@ -169,7 +169,7 @@ class WorkerService:
         self._watchdog = Watchdog(
             thread=self._thread,
             loop_lag=self._loop_lag,
-            warn=self._settings.event_loop_warning,
+            warn=self._settings.event_loop_timeout / 10,
             limit=self._settings.event_loop_timeout,
             observers=self._observers,
             end_call=self._end_blocking,
@@ -334,7 +334,6 @@ class WorkerService:
             scripts,
             self._names,
             dedup_ttl=settings.dedup_ttl,
-            outputs_bytes=settings.output_bytes_per_session,
         )
         self._children = await started_children(
             self._catalog, self._slots.counts.get(RunIn.PROCESS, 0), self._tools, settings
@@ -344,7 +343,6 @@ class WorkerService:
             ledger=ledger,
             envelope=self._envelope,
             keep=settings.result_ttl,
-            keep_output=settings.output_ttl,
         )
         self._runner = CallRunner(
             worker=self.id,

@@ -17,6 +17,9 @@ from redis.exceptions import RedisError
 from toolpool.contract.ledger.lua_scripts import LuaScripts, Step, send, without_end
 from toolpool.contract.redis_keys import RedisKeys
 
+_REMEMBERED = 32
+"""Failed calls of a session: enough for a loop over several tools."""
+_KEPT_SECONDS = 3600.0
 _SESSIONS_AT_MOST = 100_000
 _READ_AT_MOST = 1_000
 _BLOCK_MS = 5_000
@@ -61,15 +64,10 @@ class RedisLoops:
         scripts: LuaScripts,
         reader: "redis.asyncio.Redis",
         names: RedisKeys,
-        *,
-        remembered: int,
-        kept: float,
     ) -> None:
         self._scripts = scripts
         self._reader = reader
         self._names = names
-        self._remembered = remembered
-        self._kept = kept
         self._touched: OrderedDict[str, float] = OrderedDict()
         self._last_read = b"0"
 
@@ -113,23 +111,21 @@ class RedisLoops:
         self, what: str, session: str, words: Sequence[str], give_up_at: float
     ) -> list[Any]:
         keys = [self._names.loop(session), self._names.loops]
-        kept_ms = round(self._kept * 1000)
-        arguments: list[str | bytes | int] = [what, kept_ms, self._remembered, session, *words]
+        kept_ms = round(_KEPT_SECONDS * 1000)
+        arguments: list[str | bytes | int] = [what, kept_ms, _REMEMBERED, session, *words]
         return await self._scripts.run(Step.LOOP, keys, arguments, give_up_at=give_up_at)
 
     def _touch(self, session: str) -> None:
         self._touched.pop(session, None)
         if len(self._touched) >= _SESSIONS_AT_MOST:
             self._touched.popitem(last=False)
-        self._touched[session] = time.monotonic() + self._kept
+        self._touched[session] = time.monotonic() + _KEPT_SECONDS
 
 
 class MemoryLoops:
     """Failures in memory, shared by the dispatchers of one in-memory server."""
 
-    def __init__(self, *, remembered: int = 32, kept: float = 3600.0) -> None:
-        self._remembered = remembered
-        self._kept = kept
+    def __init__(self) -> None:
         self._failed: defaultdict[str, list[str]] = defaultdict(list)
         self._until: dict[str, float] = {}
 
@@ -163,8 +159,8 @@ class MemoryLoops:
             else:
                 failed[:] = [other for other in failed if other != digest]
             if has_failed:
-                self._until[session] = time.monotonic() + self._kept
-        del failed[: -self._remembered]
+                self._until[session] = time.monotonic() + _KEPT_SECONDS
+        del failed[:-_REMEMBERED]
         if not failed:
             self._forget(session)
         elif len(self._failed) > _SESSIONS_AT_MOST:

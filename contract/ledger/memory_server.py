@@ -57,7 +57,7 @@ _EARLY_SECONDS = 1.0
 class MemoryServer(Inboxes):
     """Both sides' ledger, and the queues, reply streams and cancel lists between them."""
 
-    def __init__(self, *, failure_loop_memory: int = 32, failure_loop_ttl: float = 3600.0) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.epoch = f"memory.{secrets.token_hex(8)}"
         self._began = time.time() - time.monotonic()
@@ -77,7 +77,7 @@ class MemoryServer(Inboxes):
         """Until when a call cannot be claimed: it ended, or was claimed and may not run twice."""
         self.ended: set[str] = set()
         """Calls whose tools ended after they were answered."""
-        self.loops = MemoryLoops(remembered=failure_loop_memory, kept=failure_loop_ttl)
+        self.loops = MemoryLoops()
         self.events = MemoryEvents()
         self.rates = MemoryRates(self._is_known, self._is_under_way)
         self.records: dict[str, Record] = {}

@@ -98,7 +98,7 @@ class Reports:
         self._public_key = dsn.partition("//")[2].partition("@")[0].partition(":")[0]
         self._scope = sentry_sdk.Scope(client=self._client)
         self._throttle = Throttle(
-            of_each=settings.sentry_per_issue, in_all=settings.sentry_per_minute
+            of_each=max(1, settings.sentry_per_minute // 10), in_all=settings.sentry_per_minute
         )
         self._waiting: queue.Queue[Callable[[], Event] | None] = queue.Queue(_WAITING_AT_MOST)
         self._thread: threading.Thread | None = None

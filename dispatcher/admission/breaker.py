@@ -28,6 +28,8 @@ _SAYS_NOTHING = frozenset(
 )
 """Codes of calls that say nothing about their tool."""
 
+_WINDOW_SECONDS = 60.0
+"""How far back failures count."""
 _BUCKETS = 10
 _WANTED_SECONDS = 3.0
 """How long after a refused call this dispatcher still wants to try its tool."""
@@ -69,7 +71,6 @@ class Breaker:
     def __init__(self, settings: Settings, observers: Observers) -> None:
         self._rate = settings.circuit_failure_rate
         self._calls = settings.circuit_minimum_calls
-        self._window = settings.circuit_window
         self._pause = settings.circuit_reset_timeout
         self._circuits: dict[str, _Circuit] = {}
         self._observers = observers
@@ -136,13 +137,13 @@ class Breaker:
 
     def _count(self, circuit: _Circuit, failed: bool, now: float) -> None:
         buckets = circuit.buckets
-        if not buckets or now - buckets[-1].began > self._window / _BUCKETS:
+        if not buckets or now - buckets[-1].began > _WINDOW_SECONDS / _BUCKETS:
             buckets.append(_Bucket(now))
         buckets[-1].calls += 1
         buckets[-1].failures += failed
         circuit.calls += 1
         circuit.failures += failed
-        while buckets[0].began < now - self._window:
+        while buckets[0].began < now - _WINDOW_SECONDS:
             old = buckets.popleft()
             circuit.calls -= old.calls
             circuit.failures -= old.failures

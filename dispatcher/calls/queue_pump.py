@@ -9,13 +9,15 @@ import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
-from toolpool.contract.spec import RunIn
+from toolpool.contract.spec import BATCH_CALLS, RunIn
 from toolpool.dispatcher.calls.batch_sizing import BatchSizing
 from toolpool.dispatcher.calls.batching import next_batch
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.publishing import Publisher
 from toolpool.dispatcher.calls.services import Calls, Services
 
+_BATCH_BYTES = 512 * 1024
+"""Arguments of one message; a call with more goes alone."""
 _TOO_LATE_SECONDS = 0.1
 """This close to the end of its queue wait a call is not sent: no worker could start it."""
 _FIRST_BATCH = {RunIn.LOOP: 64, RunIn.THREAD: 8, RunIn.PROCESS: 1}
@@ -105,7 +107,7 @@ class QueuePump:
         self._shared = shared
         self._publisher = Publisher(services, calls, self)
         self._in_flight = 0
-        largest = services.settings.batch_size(run_in)
+        largest = BATCH_CALLS[run_in]
         self._batch_sizing = BatchSizing(largest=largest, first=_FIRST_BATCH[run_in])
         self._lines: dict[str, _Line] = {}
         self._ring: deque[str] = deque()
@@ -281,7 +283,7 @@ class QueuePump:
         size = 0
         settings = self._settings
         too_late = time.monotonic() + min(_TOO_LATE_SECONDS, settings.queue_timeout / 4)
-        while self._ring and len(taken) < self._next_size and size < settings.batch_bytes:
+        while self._ring and len(taken) < self._next_size and size < _BATCH_BYTES:
             name = self._ring.popleft()
             line = self._lines[name]
             line.in_ring = False
@@ -291,7 +293,7 @@ class QueuePump:
             if pending is None:
                 self._forget_if_empty(name, line)
                 continue
-            if taken and size + pending.size > settings.batch_bytes:
+            if taken and size + pending.size > _BATCH_BYTES:
                 line.in_ring = True
                 self._ring.appendleft(name)
                 break

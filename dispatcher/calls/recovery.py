@@ -303,12 +303,7 @@ class Recovery:
         patience = 0.0
         if not pending.message.rerunnable:
             is_long = pending.in_background or pending.spec.background
-            settings = self._settings
-            patience = (
-                settings.background_worker_return_timeout
-                if is_long
-                else settings.worker_return_timeout
-            )
+            patience = self._settings.worker_return_timeout * (6 if is_long else 1)
         return bool(pending.worker) and self._leases.is_lost(
             pending.worker, known_since=pending.published_at, patience=patience, now=now
         )

@@ -47,7 +47,6 @@ def wording_of(settings: Settings) -> Wording:
         settings.feedback_errors,
         settings.feedback_characters,
         max(settings.feedback_characters, settings.feedback_shape_characters),
-        settings.feedback_names,
     )
     wording = Wording(caps, settings.locale, settings.feedback_style, settings.mask_errors)
     _ = wording.words

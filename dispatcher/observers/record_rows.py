@@ -11,6 +11,8 @@ from toolpool.contract.outcome import Code, ErrorType, Executed
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.observer import Audit
 
+VALUE_BYTES = 256 * 1024
+"""A larger value is cut: a row is for people and `toolpool record`."""
 Redact = Callable[[str, str, Any], Any]
 """Given a tool's name, `input` or `result`, and what would be written; gives what is."""
 
@@ -78,13 +80,13 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     metadata: Metadata | None
     call_id: str = ""
 
-    def line(self, redact: Redact | None, cap: int) -> bytes:
+    def line(self, redact: Redact | None) -> bytes:
         """The row as it is written."""
         body, metadata = self.body, self.metadata
         if redact is not None and self.kind != "audit":
             body = self._redacted(redact)
-        if len(body) > cap:
-            body = self._cut(body, cap)
+        if len(body) > VALUE_BYTES:
+            body = self._cut(body)
             if metadata is not None:
                 metadata = msgspec.structs.replace(metadata, truncated=True)
         return encoding.encode(self.row(body, metadata)) + b"\n"
@@ -114,9 +116,9 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
             failed = {"redact_failed": type(error).__name__}
             return dumped({"name": self.tool, "input": failed} if what == "input" else failed)
 
-    def _cut(self, body: bytes, cap: int) -> bytes:
+    def _cut(self, body: bytes) -> bytes:
         """What is kept of a value that is too large, in the same form."""
-        start = body[: cap // 2].decode(errors="ignore")
+        start = body[: VALUE_BYTES // 2].decode(errors="ignore")
         if self.kind == "tool_call":
             return dumped({"name": self.tool, "input": None, "truncated": start})
         try:
@@ -126,11 +128,15 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
         rest = content if isinstance(content, dict) else {}
         small = {k: v for k, v in rest.items() if k not in ("data", "error")}
         if rest.get("ok") is False:
-            cut = small | {"error": str(rest.get("error"))[: cap // 8]}
+            cut = small | {"error": str(rest.get("error"))[: VALUE_BYTES // 8]}
         else:
             cut = small | {"data": start}
         found = dumped(cut)
-        return found if len(found) <= cap else dumped({"ok": rest.get("ok"), "truncated": True})
+        return (
+            found
+            if len(found) <= VALUE_BYTES
+            else dumped({"ok": rest.get("ok"), "truncated": True})
+        )
 
 
 def call_body(name: str, arguments: Any) -> bytes:

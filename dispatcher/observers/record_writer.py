@@ -59,7 +59,6 @@ class Writer:
         sink: RecordSink,
         *,
         redact: Redact | None,
-        cap: int,
         ask_for_more: Callable[[], None],
     ) -> None:
         self._sink = sink
@@ -67,8 +66,7 @@ class Writer:
         self._is_one_file = getattr(sink, "is_one_file", False)
         self._takes_several = getattr(sink, "takes_several", False)
         self._redact = redact
-        self._cap = cap
-        self._made_here = min(_SMALL_BYTES, cap) if redact is None else 0
+        self._made_here = _SMALL_BYTES if redact is None else 0
         """How large a row is that is made where it is added, by what it will about take."""
         self._waiting: deque[_Waiting] = deque()
         self._added = _Count()
@@ -218,7 +216,7 @@ class Writer:
                 continue
             taken.bytes += _size_of(content)
             try:
-                lines[waiting.session].append(content.line(self._redact, self._cap))
+                lines[waiting.session].append(content.line(self._redact))
             except Exception:  # noqa: BLE001 - one row must not cost the others
                 self._give_up(content)
         return lines

@@ -81,17 +81,17 @@ def recorder_of(
             f"{target!r} is no session record: name a path, or an object with "
             "write(session, lines) and close()"
         )
-    return Recorder(target, redact=redact, cap=settings.record_value_bytes)
+    return Recorder(target, redact=redact)
 
 
 class Recorder:
     """The record of one dispatcher. All but `close` is called on its event loop."""
 
-    def __init__(self, sink: RecordSink, *, redact: Redact | None, cap: int) -> None:
+    def __init__(self, sink: RecordSink, *, redact: Redact | None) -> None:
         self._sink = sink
         self._noted: Gathered[TurnRows | _Answer | Draft]
         self._noted = Gathered(self._add, began=self._wake)
-        self._writer = Writer(sink, redact=redact, cap=cap, ask_for_more=self._noted.flush)
+        self._writer = Writer(sink, redact=redact, ask_for_more=self._noted.flush)
         self.note = self._noted.add
         """Has rows written."""
         self._follows = True

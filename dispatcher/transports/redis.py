@@ -115,7 +115,6 @@ class RedisTransport:
             self._scripts,
             self._names,
             dedup_ttl=settings.dedup_ttl,
-            outputs_bytes=settings.output_bytes_per_session,
         )
         self._clock = FleetClock(
             connection.keyring(settings),
@@ -126,8 +125,6 @@ class RedisTransport:
             self._scripts,
             self._reader,
             self._names,
-            remembered=settings.failure_loop_memory,
-            kept=settings.failure_loop_ttl,
         )
         self.shared = RedisShared(self._scripts, self._names)
         self.approvals = RedisApprovals(

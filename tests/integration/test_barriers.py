@@ -18,7 +18,7 @@ LEASE_GONE = 2.0
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[LocalFleet]:
-    with fleets.running("tests.fleets.writing", lease_interval=0.5, lease_ttl=LEASE_GONE) as ready:
+    with fleets.running("tests.fleets.writing", lease_ttl=LEASE_GONE) as ready:
         yield ready
 
 

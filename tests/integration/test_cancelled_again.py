@@ -10,7 +10,7 @@ from tests.waiting import eventually
 from toolpool import tool
 from toolpool.contract.outcome import Code
 
-LEASE = {"lease_ttl": 2.0, "lease_interval": 0.5}
+LEASE = {"lease_ttl": 2.0}
 CALLS = [{"id": "w", "name": "put", "input": {}}, {"id": "r", "name": "look", "input": {}}]
 
 

@@ -90,7 +90,7 @@ def jumping(tmp_path: Path) -> Iterator[Jumping]:
     except Skipped as reason:
         pytest.skip(str(reason))
     server = Server(tmp_path / "server", aof=False, environment=clock.environment)
-    yield Jumping(clock, server, Settings(redis_url=server.url, lease_interval=0.5))
+    yield Jumping(clock, server, Settings(redis_url=server.url, lease_ttl=4.0))
     server.close()
 
 

@@ -211,7 +211,7 @@ async def test_variables_reach_no_tool_and_every_worker_that_is_started_again(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("toolpool_secret_api_key", "hunter2-from-the-environment")
-    settings = Settings(redis_url=server.url, slots_process=1, lease_interval=0.3, lease_ttl=1.0)
+    settings = Settings(redis_url=server.url, slots_process=1, lease_ttl=1.0)
     environment = environment_of(settings, Path(os.devnull))
     command = [sys.executable, "-m", "toolpool", "worker", "--secrets", "env"]
     command += ["--tools", TOOLS, "--tools", "tests.fleets.curious"]
@@ -268,9 +268,7 @@ async def test_a_worker_that_stops_gives_a_call_back_that_waits_for_its_secret(
     server: Server, tmp_path: Path
 ) -> None:
     """Also a write: nothing of it has run. Another worker, whose source answers, runs it."""
-    settings = Settings(
-        redis_url=server.url, slots_process=1, lease_interval=0.3, lease_ttl=1.0, drain_timeout=0.2
-    )
+    settings = Settings(redis_url=server.url, slots_process=1, lease_ttl=1.0, drain_timeout=0.2)
     notes = tmp_path / "notes"
 
     def worker(source: str) -> subprocess.Popen[bytes]:

@@ -22,7 +22,6 @@ def fleet() -> Iterator[LocalFleet]:
     with running(
         "tests.fleets.charging",
         slots_process=2,
-        lease_interval=0.3,
         lease_ttl=1.0,
         retry_delay=0.01,
     ) as fleet:

@@ -62,9 +62,7 @@ async def capped() -> None:
 
 @pytest.fixture
 async def dispatcher() -> AsyncIterator[Dispatcher]:
-    settings = Settings(
-        retry_delay=0.01, circuit_minimum_calls=5, circuit_reset_timeout=0.3, circuit_window=60.0
-    )
+    settings = Settings(retry_delay=0.01, circuit_minimum_calls=5, circuit_reset_timeout=0.3)
     tools = [flaky, flaky_write, broken, works, capped]
     async with Dispatcher.in_memory(tools, settings=settings) as connected:
         yield connected

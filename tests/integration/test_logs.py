@@ -112,7 +112,7 @@ async def test_each_server_outage_and_recovery_is_reported_once(
         redis_url=records.url,
         broker_url=broker.url if is_apart else None,
         signing_key=SecretStr(generate_key()),
-        lease_interval=0.2,
+        lease_ttl=2.0,
     )
     log = tmp_path / "log"
     try:

@@ -20,7 +20,7 @@ from toolpool.contract.outcome import Code
 from toolpool.local import LocalFleet
 
 TOOLS = ("tests.fleets.ending", "tests.fleets.blocking")
-QUICK = {"lease_interval": 0.5, "lease_ttl": 2.0, "worker_return_timeout": 0.2, "retry_delay": 0.01}
+QUICK = {"lease_ttl": 2.0, "worker_return_timeout": 0.2, "retry_delay": 0.01}
 ENDINGS = {
     "works": (None, {}),
     "fails": (Code.RAISED, {}),

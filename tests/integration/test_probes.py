@@ -192,7 +192,6 @@ def test_a_worker_whose_server_is_full_is_unready(
         redis_url=server.url,
         signing_key=SecretStr(generate_key()),
         metrics_port=port,
-        lease_interval=0.5,
         lease_ttl=2.0,
     )
     environment = environment_of(settings, Path(os.devnull))

@@ -234,7 +234,7 @@ async def test_calls_at_the_gate_outlive_their_server(
     server: Server, trace: Path, loss: str
 ) -> None:
     """None is lost, and none waits for ever: with the counts, or without any data."""
-    settings = Settings(redis_url=server.url, lease_interval=0.5, lease_ttl=2.0, queue_timeout=20.0)
+    settings = Settings(redis_url=server.url, lease_ttl=2.0, queue_timeout=20.0)
     with worker(settings, "tests.fleets.limited"):
         async with Dispatcher.connect(settings=settings) as dispatcher:
             asked = [
@@ -262,7 +262,7 @@ async def test_what_lay_on_the_queue_without_a_worker_does_not_start_all_at_once
     server: Server, trace: Path
 ) -> None:
     """A place that was taken long before its call is started is not free before that."""
-    settings = Settings(redis_url=server.url, lease_interval=0.5, lease_ttl=2.0, queue_timeout=25.0)
+    settings = Settings(redis_url=server.url, lease_ttl=2.0, queue_timeout=25.0)
     with worker(settings, "tests.fleets.limited"):
         pass
     async with Dispatcher.connect(settings=settings) as dispatcher:
@@ -322,7 +322,7 @@ async def test_a_running_call_keeps_its_place_though_its_dispatcher_is_gone(
 
 async def test_places_of_a_worker_that_died_come_free(tmp_path: Path, trace: Path) -> None:
     """With its lease, and its calls' answers; what may run twice is run again."""
-    settings = {"lease_interval": 0.5, "lease_ttl": 2.0, "queue_timeout": 60.0}
+    settings = {"lease_ttl": 2.0, "queue_timeout": 60.0}
     with fleets.running("tests.fleets.limited", **settings) as fleet:
         async with fleets.connected(fleet) as dispatcher:
             asked = [

@@ -300,9 +300,12 @@ async def test_what_redact_fails_on_is_not_written() -> None:
                for row in sink.rows)  # fmt: skip
 
 
-async def test_values_that_are_too_large_are_cut_and_say_so() -> None:
+async def test_values_that_are_too_large_are_cut_and_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("toolpool.dispatcher.observers.record_rows.VALUE_BYTES", 1_000)
     sink = Sink()
-    async with recorded(sink, record_value_bytes=1_000) as dispatcher:
+    async with recorded(sink) as dispatcher:
         await dispatcher.dispatch(call("much", size=50_000), session="s")
         await dispatcher.dispatch(call("echo", value="x" * 50_000), session="s")
     assert all(len(line) < 2_000 for _, line in sink.lines)

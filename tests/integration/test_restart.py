@@ -41,7 +41,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def settings(server: Server) -> Settings:
-    return Settings(redis_url=server.url, lease_interval=0.5, lease_ttl=LEASE_GONE)
+    return Settings(redis_url=server.url, lease_ttl=LEASE_GONE)
 
 
 @pytest.fixture

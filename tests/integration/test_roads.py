@@ -167,10 +167,8 @@ async def scene(tmp_path: Path) -> AsyncIterator[Real]:
         background_wait=0.02,
         queue_timeout=5.0,
         approval_expires=2.0,
-        lease_interval=0.5,
         lease_ttl=2.0,
         worker_return_timeout=1.0,
-        background_worker_return_timeout=1.0,
     )
     journal = Journal(tmp_path / "journal")
     fleet = Fleet(

@@ -212,7 +212,7 @@ async def test_a_trace_goes_through_queue_and_worker_in_the_names_that_dashboard
 
 
 async def test_a_flood_is_capped_and_counted(tools: Path, sink: SentrySink) -> None:
-    fleet = fleet_of(tools, sentry_per_issue=2, circuit_minimum_calls=1000)
+    fleet = fleet_of(tools, sentry_per_minute=20, circuit_minimum_calls=1000)
     try:
         async with Dispatcher.connect(settings=fleet.settings) as dispatcher:
             for turn in range(3):
@@ -261,7 +261,7 @@ def _alive(fleet: LocalFleet) -> bool:
 
 
 async def test_one_worker_of_a_pool_checks_in(tools: Path, sink: SentrySink) -> None:
-    fleet = fleet_of(tools, lease_interval=0.2)
+    fleet = fleet_of(tools, lease_ttl=2.0)
     try:
         await eventually(lambda: sink.of("check_in"), "it has checked in", 20.0)
         async with Dispatcher.connect(settings=fleet.settings) as dispatcher:

@@ -22,7 +22,7 @@ from toolpool.local import LocalFleet
 
 pytestmark = pytest.mark.long
 
-QUICK = {"lease_interval": 0.5, "lease_ttl": 2.0}
+QUICK = {"lease_ttl": 2.0}
 
 
 @pytest.fixture(scope="module")

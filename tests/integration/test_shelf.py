@@ -10,7 +10,7 @@ from toolpool.contract.envelope import Envelope
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring, generate_key
-from toolpool.contract.spec import ToolSpec, sealed
+from toolpool.contract.spec import CATALOG_TTL_SECONDS, ToolSpec, sealed
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.fleet_reader import remove_tool
 from toolpool.workers.catalog_publisher import CatalogPublisher
@@ -91,7 +91,7 @@ def test_what_an_operator_took_out_stays_out_until_a_worker_starts(
 def test_entries_age_one_by_one(client: "redis.Redis") -> None:
     other = sealed(ToolSpec(name="other"))
     shelf(client, OLD)
-    later = time.time() + Settings().catalog_ttl + 1.0
+    later = time.time() + CATALOG_TTL_SECONDS + 1.0
     CatalogPublisher(client, [other], envelope=OURS, settings=Settings()).stock(b"", later)
     assert offered(client) == {"other": other.digest}
 

@@ -19,9 +19,7 @@ from toolpool.local import LocalFleet
 pytestmark = pytest.mark.long
 
 QUICK = {
-    "lease_interval": 0.5,
     "lease_ttl": 2.0,
-    "event_loop_warning": 0.3,
     "event_loop_timeout": 1.5,
     "slots_thread": 4,
 }

@@ -23,9 +23,7 @@ pytestmark = pytest.mark.long
 
 TOOLS = "tests.fleets.watching"
 QUICK = {
-    "lease_interval": 0.5,
     "lease_ttl": 2.0,
-    "event_loop_warning": 0.3,
     "event_loop_timeout": 1.5,
     "drain_timeout": 0.5,
 }

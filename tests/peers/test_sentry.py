@@ -50,7 +50,7 @@ async def ended(
     monkeypatch.setenv("PLANTED", f"{SECRET}-environment")
     for name, value in settings.items():
         monkeypatch.setenv(f"TOOLPOOL_{name.upper()}", str(value))
-    fleet = LocalFleet([TOOLS], Settings(retry_delay=0.01, lease_interval=0.5, lease_ttl=2.0))
+    fleet = LocalFleet([TOOLS], Settings(retry_delay=0.01, lease_ttl=2.0))
     try:
         endings = Endings(fleet, are_reported)
         await run(endings)
@@ -84,7 +84,6 @@ async def test_the_issues_are_exactly_those_of_what_is_broken(
             monkeypatch,
             server.dsn,
             lambda: of_workers(counted(server)) == of_workers(EXPECTED),
-            sentry_per_issue=1_000,
             sentry_per_minute=10_000,
         )
         wait_until(lambda: counted(server) == EXPECTED, f"{EXPECTED}", 60.0)
@@ -122,7 +121,6 @@ async def test_no_secret_is_sent_and_every_item_is_valid(
             monkeypatch,
             sink.dsn,
             lambda: len(runtime_issues(sink)) == sum(of_workers(EXPECTED).values()),
-            sentry_per_issue=1_000,
             sentry_per_minute=10_000,
         )
         assert SECRET not in b"".join(sink.bodies).decode()

@@ -42,7 +42,7 @@ REFUSED = Family(
 BLOCKED = Family(
     "toolpool_event_loop_blocked_total",
     Kind.COUNTER,
-    "Times that a tool blocked the event loop for longer than TOOLPOOL_EVENT_LOOP_WARNING.",
+    "Times that a tool blocked the event loop for a tenth of TOOLPOOL_EVENT_LOOP_TIMEOUT.",
     ("tool",),
 )
 PROCESSES = Family(

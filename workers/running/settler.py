@@ -46,6 +46,10 @@ class _Notice:
     keys: set[str]
 
 
+_OUTPUT_SECONDS = 3_600.0
+"""Long enough for a model to read on; what it does not read is not worth the memory."""
+
+
 class Settler:
     """Collects the next batch while one is being sent."""
 
@@ -56,7 +60,6 @@ class Settler:
         ledger: WorkerLedger,
         envelope: Envelope,
         keep: float,
-        keep_output: float,
     ) -> None:
         self._worker = worker
         self.server_time: Callable[[], float] = time.time
@@ -64,7 +67,6 @@ class Settler:
         self._ledger = ledger
         self._envelope = envelope
         self._keep = keep
-        self._keep_output = keep_output
         self._outcomes: deque[tuple[Settlement, bool]] = deque()
         """Each with whether its tool has ended."""
         self._recent: deque[tuple[float, Settlement]] = deque()
@@ -147,7 +149,7 @@ class Settler:
                     output.handle,
                     self._envelope.encode_output(output),
                     owner=encoding.digest([batch.tenant, call.session]),
-                    keep=self._keep_output,
+                    keep=_OUTPUT_SECONDS,
                 )
         except Exception as error:  # noqa: BLE001 - the shortened output is an answer without it
             log.warning("output_not_kept call=%s: %s", call.id, error)

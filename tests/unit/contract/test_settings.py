@@ -46,11 +46,19 @@ def test_a_variable_of_a_renamed_setting_is_refused_with_its_new_name(
         Settings()
 
 
+def test_a_variable_of_a_removed_setting_is_refused_with_what_holds_instead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TOOLPOOL_BATCH_BYTES", "5")
+    with pytest.raises(ValidationError, match="unset TOOLPOOL_BATCH_BYTES: a message is full at"):
+        Settings()
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("QUEUE_TIMEOUT", "0"), ("QUEUE_TIMEOUT", "soon"), ("MAX_MESSAGE_BYTES", "-1"),
-        ("BATCH_LOOP", "0"), ("BASH", "perhaps"),
+        ("QUEUE_TIMEOUT", "0"), ("QUEUE_TIMEOUT", "soon"), ("MAX_ARGUMENT_BYTES", "-1"),
+        ("SLOTS_LOOP", "0"), ("BASH", "perhaps"),
     ],
 )  # fmt: skip
 def test_a_value_that_cannot_be_is_refused(
@@ -61,22 +69,8 @@ def test_a_value_that_cannot_be_is_refused(
         Settings()
 
 
-@pytest.mark.parametrize(
-    ("renewed", "gone"), [("7", None), (None, "5"), ("2", "5.9"), ("3600", "8")]
-)
-def test_a_lease_that_is_not_renewed_in_time_is_refused(
-    monkeypatch: pytest.MonkeyPatch, renewed: str | None, gone: str | None
-) -> None:
-    """A worker of such a lease would start nothing, or end what it runs."""
-    for name, value in (("INTERVAL", renewed), ("TTL", gone)):
-        if value is not None:
-            monkeypatch.setenv(f"TOOLPOOL_LEASE_{name}", value)
-    with pytest.raises(Misconfigured, match="TOOLPOOL_LEASE_INTERVAL is .* TOOLPOOL_LEASE_TTL"):
-        load_settings()
-
-
-def test_a_lease_that_is_renewed_often_is_taken() -> None:
-    assert Settings(lease_interval=1.0, lease_ttl=3.0).lease_ttl == 3.0
+def test_a_lease_outlives_three_late_renewals() -> None:
+    assert Settings(lease_ttl=3.0).lease_interval == 0.75
 
 
 def test_no_key_is_ever_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,12 +79,8 @@ def test_no_key_is_ever_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "s3cret" not in Settings().model_dump_json()
 
 
-def test_each_kind_of_tool_has_its_own_batches_and_slots() -> None:
-    settings = Settings(
-        batch_loop=1, batch_thread=2, batch_process=3,
-        slots_loop=4, slots_thread=5, slots_process=6,
-    )  # fmt: skip
-    assert [settings.batch_size(kind) for kind in RunIn] == [1, 2, 3]
+def test_each_kind_of_tool_has_its_own_slots() -> None:
+    settings = Settings(slots_loop=4, slots_thread=5, slots_process=6)
     assert [settings.slots(kind) for kind in RunIn] == [4, 5, 6]
 
 
@@ -126,6 +116,7 @@ def test_what_is_set_to_nothing_opens_metrics_to_nobody(monkeypatch: pytest.Monk
         ("signing_keys", "there is no setting signing_keys; did you mean signing_key?"),
         ("colour", "there is no setting colour"),
         ("lease_gone", "there is no setting lease_gone: it is lease_ttl now"),
+        ("lease_renewed", "there is no setting lease_renewed any more: a lease is renewed four"),
     ],
 )
 def test_a_setting_that_there_is_not_is_refused_with_the_one_that_was_meant(

@@ -98,7 +98,7 @@ def test_a_high_rate_is_logged_once_until_it_recovers() -> None:
 
     observers = Observers()
     observers.add(Told())
-    analytics = Analytics(alert_rate=0.5, observers=observers)
+    analytics = Analytics(observers=observers)
     count(analytics, True, 9)
     assert told == []  # too few to say
     count(analytics, True, 5)

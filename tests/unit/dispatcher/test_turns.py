@@ -169,7 +169,7 @@ async def test_what_comes_after_a_write_waits_for_its_end(bench: Bench) -> None:
 
 async def test_an_unobserved_end_of_a_write_is_reported_to_the_model() -> None:
     """In the results of the stage after it, and of no other."""
-    async with bench_with(lease_interval=0.005, lease_ttl=0.02) as bench:
+    async with bench_with(lease_ttl=0.02) as bench:
         turn = bench.dispatch("w1 r2 w3")
         await bench.hand.end("w1", STILL_RUNS)
         await bench.hand.end("r2")

@@ -307,10 +307,10 @@ async def test_a_session_without_failures_costs_no_question() -> None:
 
 
 async def test_memory_is_bounded() -> None:
-    loops = MemoryLoops(remembered=4)
-    await loops.note("s", [(str(n), True) for n in range(10)], 0.0)
-    seen = await loops.look("s", [str(n) for n in range(10)], 0.0)
-    assert [found.failures for found in seen] == [0] * 6 + [1] * 4
+    loops = MemoryLoops()
+    await loops.note("s", [(str(n), True) for n in range(38)], 0.0)
+    seen = await loops.look("s", [str(n) for n in range(38)], 0.0)
+    assert [found.failures for found in seen] == [0] * 6 + [1] * 32
 
 
 def call(arguments: Any, name: str = "t") -> ToolCall:

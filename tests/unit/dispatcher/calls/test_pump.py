@@ -114,9 +114,12 @@ async def test_a_message_holds_no_more_than_its_kind_allows(
     assert max(sizes) == largest
 
 
-async def test_a_message_is_no_larger_than_its_bytes_allow(bench: Callable[..., Bench]) -> None:
+async def test_a_message_is_no_larger_than_its_bytes_allow(
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The arguments' bytes count; one call that is larger than that goes alone."""
-    made = bench(batch_bytes=100)
+    monkeypatch.setattr("toolpool.dispatcher.calls.queue_pump._BATCH_BYTES", 100)
+    made = bench()
     made.pump.set_workers({LOOP: [1000]})
     await made.gather("a-0", "b-0", "c-0", size=40)
     await made.gather("d-0", size=500)

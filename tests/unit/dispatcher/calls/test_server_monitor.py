@@ -431,7 +431,7 @@ async def test_there_is_one_look_at_a_time(bench: Bench) -> None:
 
 
 async def test_checks_go_on_after_one_fails() -> None:
-    bench = Bench(lease_interval=0.002, lease_ttl=0.008)
+    bench = Bench(lease_ttl=0.008)
     bench.transport.is_away = True
     task = asyncio.create_task(bench.follower.run())
     await eventually(lambda: len(bench.transport.queues) >= 3, "it goes on")
@@ -446,7 +446,7 @@ async def test_checks_go_on_after_one_fails() -> None:
 @pytest.mark.parametrize(("gone", "every"), [(8.0, 1.0), (80.0, 1.0), (4.0, 0.5)])
 def test_several_looks_fit_into_the_time_of_a_lease(gone: float, every: float) -> None:
     """One that is a little late must not seem to be missing."""
-    assert Bench(lease_interval=1.0, lease_ttl=gone).follower._every == every
+    assert Bench(lease_ttl=gone).follower._every == every
 
 
 async def test_a_call_that_was_answered_is_not_looked_at(bench: Bench) -> None:

@@ -17,8 +17,6 @@ from toolpool.dispatcher.observers.record_file import NotAllWritten
 from toolpool.dispatcher.observers.record_rows import Draft, Metadata
 from toolpool.dispatcher.observers.record_writer import Writer
 
-CAP = 100_000
-
 
 class Sink:
     """Keeps what is written, by session, and how many rows came at once."""
@@ -44,7 +42,7 @@ def draft(session: str | None, body: bytes, fields: Any = None) -> Draft:
 
 
 def writer(sink: Any, **options: Any) -> Writer:
-    return Writer(sink, **{"redact": None, "cap": CAP, "ask_for_more": lambda: None, **options})
+    return Writer(sink, **{"redact": None, "ask_for_more": lambda: None, **options})
 
 
 def test_rows_of_a_session_keep_their_order_however_large_they_are() -> None:

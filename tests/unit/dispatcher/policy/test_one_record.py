@@ -372,7 +372,7 @@ async def test_a_call_whose_record_the_server_lost_waits_for_every_dispatcher_al
     asker_lives: bool,
 ) -> None:
     """Whoever asked about it notes it once more; where nobody does, it ends in the same words."""
-    times = {"background_wait": 0.05, "queue_timeout": 2.0, "lease_ttl": 0.6, "lease_interval": 0.1}
+    times = {"background_wait": 0.05, "queue_timeout": 2.0, "lease_ttl": 0.6}
     async with Dispatcher.in_memory(TOOLS, settings=Settings(**times)) as worker:
         async with AsyncExitStack() as stack:
             asker = await stack.enter_async_context(second(worker, **times))

@@ -116,7 +116,7 @@ async def test_workers_have_the_time_in_which_the_server_answers_to_say_what_the
         return await survey(self, *args)
 
     monkeypatch.setattr(MemoryTransport, "survey", answered)
-    settings = Settings(background_wait=0.05, lease_ttl=0.5, lease_interval=0.05)
+    settings = Settings(background_wait=0.05, lease_ttl=0.5)
     async with Dispatcher.in_memory([pay], settings=settings) as dispatcher:
         await dispatcher.dispatch([call()], session="s", turn="t")
         record = dispatcher._server.records[(await one_waits(dispatcher)).id]
@@ -143,9 +143,7 @@ async def test_what_could_not_be_confirmed_is_confirmed_later(
 
     monkeypatch.setattr(MemoryApprovals, "read", fails_once)
     async with Dispatcher.in_memory([pay], settings=QUICK) as worker:
-        async with second(
-            worker, background_wait=0.05, lease_ttl=0.3, lease_interval=0.05
-        ) as asker:
+        async with second(worker, background_wait=0.05, lease_ttl=0.3) as asker:
             await asker.dispatch([call()], session="s", turn="t")
             record = worker._server.records[(await one_waits(asker)).id]
             record.epoch = "before"

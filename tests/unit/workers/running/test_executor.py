@@ -151,9 +151,7 @@ class Bench:
         self.switches = KillSwitches(ENVELOPE, "toolpool")
         self.message_reader = MessageReader(ENVELOPE, self.observers)
         self.leased_at: Callable[[], float] = time.monotonic
-        self.settler = Settler(
-            worker="w", ledger=self.ledger, envelope=ENVELOPE, keep=60.0, keep_output=60.0
-        )
+        self.settler = Settler(worker="w", ledger=self.ledger, envelope=ENVELOPE, keep=60.0)
         self.runner = CallRunner(
             worker="w",
             catalog=catalog,
