@@ -20,7 +20,6 @@ encode = _encoder.encode
 NaN and the infinities become null; check for them first where that matters.
 """
 
-encode_lines = _encoder.encode_lines
 """Encode several values as JSON Lines. Raises as `encode` does."""
 
 decode = _decoder.decode

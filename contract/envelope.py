@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from toolpool.contract.errors import MessageRejected
-from toolpool.contract.event_entries import EncodedEvents, EventBatch
+from toolpool.contract.event_entries import EventBatch
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.rates import Limit
 from toolpool.contract.signing import Keyring
@@ -424,7 +424,7 @@ class Envelope:
         """Verify and decode a background call."""
         return _decode(_background, self._keyring.verify(_BACKGROUND, data))
 
-    def encode_events(self, batch: EventBatch | EncodedEvents) -> bytes:
+    def encode_events(self, batch: EventBatch) -> bytes:
         """Encode and sign the events. Raises TypeError or ValueError for a non-JSON entry."""
         return self._keyring.sign(_EVENTS, _encoder.encode(batch))
 

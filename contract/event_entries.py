@@ -42,15 +42,6 @@ class EventBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return sum(note.events for note in self.notes)
 
 
-class EncodedEvents(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An `EventBatch` whose notes are already encoded as a JSON list."""
-
-    source: str
-    number: int
-    notes: msgspec.Raw
-    tenant: str = "default"
-
-
 class Position(NamedTuple):
     """The position of one event: its number, counted from 1 since the stream began at `start`.
 

@@ -10,13 +10,10 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import msgspec
-
 from toolpool.contract import logs
-from toolpool.contract.gathering import Gathered
 
 log = logs.logger("observe")
 
@@ -38,12 +35,6 @@ class Listening:
     is_quick = False
     is_idle = False
     """Whether, once it is open, it has no use for any moment: then it is told of none."""
-    told_together: frozenset[str] = frozenset()
-    """Moments that one which is quick may be told in the event loop's next turn, in no context:
-    many in a row, which costs half as much. In a worker those of its calls alone are."""
-
-    def all_told(self) -> None:
-        """Called after the last moment of each turn that was told together."""
 
     def open(self) -> None:
         """It is told of moments from now on. What it raises is logged."""
@@ -60,18 +51,15 @@ def moments(base: type) -> tuple[str, ...]:
 class Tellers:
     """Tells every observer. Where nobody listens to a moment, it costs one look.
 
-    `base` is the class that the observers derive from. `together` are the moments that may be told
-    together: those that are told on the event loop alone, of two facts at most. Raises TypeError
-    for an observer that does not derive from `base`.
+    `base` is the class that the observers derive from. Raises TypeError for an observer that does
+    not derive from it.
     """
 
-    def __init__(self, base: type, hosts: Sequence[Any] = (), *, together: Collection[str]) -> None:
+    def __init__(self, base: type, hosts: Sequence[Any] = ()) -> None:
         self._base = base
-        self._may_be_together = frozenset(together)
         self._listeners: dict[str, list[Callable[..., None]]]
         self._listeners = {moment: [] for moment in moments(base)}
         self._threads: list[_Thread] = []
-        self._together = _Together()
         self._hosts = list(hosts)
         for observer in hosts:
             if isinstance(observer, type):
@@ -83,13 +71,7 @@ class Tellers:
 
     def add(self, observer: Any) -> None:
         """Listen from now on, where it happens: for what is quick and our own."""
-        methods = self._methods(observer)
-        together = observer.told_together & self._may_be_together & methods.keys()
-        later = {moment: methods.pop(moment) for moment in together}
-        if later:
-            for moment, tell in self._together.take(later, observer.all_told):
-                self._listeners[moment].append(tell)
-        for moment, method in methods.items():
+        for moment, method in self._methods(observer).items():
             self._listeners[moment].append(method)
 
     def _methods(self, observer: Any) -> dict[str, Callable[..., None]]:
@@ -117,7 +99,6 @@ class Tellers:
     def close(self) -> None:
         """Let hosts' observers take what waits for them, for two seconds at most. Blocks."""
         give_up_at = time.monotonic() + _FLUSH_SECONDS
-        self._together.flush(_FLUSH_SECONDS)
         for thread in self._threads:
             thread.close(give_up_at)
         for observer in self._hosts:
@@ -156,64 +137,6 @@ def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _named(method: Callable[..., None]) -> str:
     return getattr(method, "__qualname__", repr(method))
-
-
-_NONE: Any = object()
-
-
-class _Moment(msgspec.Struct, frozen=True, gc=False):
-    """A moment that is still to be told, and its one fact or two.
-
-    Not seen by the garbage collector: many of them at a time would only make it run.
-    """
-
-    name: str
-    fact: Any
-    other: Any = _NONE
-
-
-class _Together:
-    """Tells observers of many moments at a time, a turn of the event loop after they happened."""
-
-    def __init__(self) -> None:
-        self._observers: list[tuple[dict[str, Callable[..., None]], Callable[[], None]]] = []
-        self._moments: set[str] = set()
-        """Those that some observer is told of."""
-        self._gathered: Gathered[_Moment] = Gathered(self._tell)
-        self.flush = self._gathered.flush
-
-    def take(
-        self, methods: dict[str, Callable[..., None]], all_told: Callable[[], None]
-    ) -> list[tuple[str, Callable[..., None]]]:
-        """Tell an observer's methods from now on, and call `all_told` after the last of each turn.
-
-        Answers with what keeps a moment until it is told, for each that nobody here heard of yet.
-        """
-        self._observers.append((methods, guarded(all_told)))
-        new = methods.keys() - self._moments
-        self._moments |= new
-        return [(moment, self._keeping(moment)) for moment in new]
-
-    def _keeping(self, moment: str) -> Callable[..., None]:
-        add = self._gathered.add
-
-        def tell(fact: Any, other: Any = _NONE) -> None:
-            add(_Moment(moment, fact, other))
-
-        return tell
-
-    def _tell(self, told: list[_Moment]) -> None:
-        for heard, ends in self._observers:
-            for moment in told:
-                if (method := heard.get(moment.name)) is not None:
-                    try:
-                        if moment.other is _NONE:
-                            method(moment.fact)
-                        else:
-                            method(moment.fact, moment.other)
-                    except (Exception, asyncio.CancelledError):
-                        log.exception(_FAILED, _named(method))
-            ends()
 
 
 class _Thread:

@@ -20,7 +20,7 @@ from toolpool.contract.exception_report import (
     faults_in,
     faults_of,
 )
-from toolpool.contract.observer_dispatch import Listening, Tellers, guarded, moments
+from toolpool.contract.observer_dispatch import Listening, Tellers, guarded
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.result import ToolResult
 from toolpool.contract.telemetry.trace_headers import merged
@@ -278,7 +278,7 @@ class Observers(Tellers):
     """The observers of one dispatcher."""
 
     def __init__(self, hosts: Sequence[Observer] = (), *, with_texts: bool = False) -> None:
-        super().__init__(Observer, hosts, together=moments(Observer))
+        super().__init__(Observer, hosts)
         self._with_texts = with_texts
         self._tracers: list[Callable[..., Any]] = []
         self._calls: defaultdict[str, int] = defaultdict(int)

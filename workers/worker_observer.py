@@ -206,9 +206,6 @@ class WorkerObserver(Listening):
         """The worker's event loop turns."""
 
 
-_OF_CALLS = ("started", "released", "passed", "ended")
-
-
 class WorkerObservers(Tellers):
     """The observers of one worker."""
 
@@ -219,7 +216,7 @@ class WorkerObservers(Tellers):
         settings: Settings,
         tools: Mapping[str, "Tool"],
     ) -> None:
-        super().__init__(WorkerObserver, hosts, together=_OF_CALLS)
+        super().__init__(WorkerObserver, hosts)
         self._with_texts = settings.error_texts
         self._names = RedisKeys(settings.key_prefix)
         self._tools = tools

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 
 from toolpool.contract.event_entries import BEGINNING, Note, Position
 from toolpool.dispatcher.events import Channel, Event, events_of, gap
@@ -22,11 +22,10 @@ class EventBuffer:
         self._more = asyncio.Event()
         self._is_closed = False
 
-    def add(self, notes: Iterable[Note]) -> None:
-        """Keep them; the oldest make room."""
-        for note in notes:
-            self._last += note.events
-            self._notes.append((self._last, note))
+    def add(self, note: Note) -> None:
+        """Add a note; the oldest make room."""
+        self._last += note.events
+        self._notes.append((self._last, note))
         self._more.set()
 
     async def close(self) -> None:

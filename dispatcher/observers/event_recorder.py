@@ -1,12 +1,12 @@
-"""Makes a note of each moment that is an event, for whoever keeps or publishes them."""
+"""Notes each moment that is an event, for what publishes or buffers them."""
 
+import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from toolpool.contract.encoding import printable, rounded
 from toolpool.contract.event_entries import Note
-from toolpool.contract.observer_dispatch import moments
 from toolpool.contract.outcome import Code, Executed, is_retryable
 from toolpool.dispatcher.admission.catalog import Offer
 from toolpool.dispatcher.events import events_of_error
@@ -27,47 +27,44 @@ _LONGEST_NAME = 256
 
 
 class EventRecorder(Observer):
-    """Hands the notes of one turn of the event loop to `keep`, which must return at once.
+    """Passes each note to `add`, which must return at once. Called on the event loop.
 
-    The start of a call that ended soon after is told by the note of its end. `offers` are today's
-    tools: whether a failed call may be repeated goes by its tool.
+    If a call starts and ends in one turn of the event loop, the note of its end tells both.
+    `offers` are the current tools: whether a failed call may be repeated depends on its tool.
     """
 
     is_quick = True
-    told_together = frozenset(moments(Observer))
 
     def __init__(
-        self, keep: Callable[[Sequence[Note]], None], offers: Callable[[], Mapping[str, Offer]]
+        self, add: Callable[[Note], None], offers: Callable[[], Mapping[str, Offer]]
     ) -> None:
-        self._keep_all = keep
+        self._add = add
         self._offers = offers
-        self._notes: list[Note] = []
         self._begun: CallFacts | None = None
-        """The call whose start was told last, where that is not noted yet."""
+        """The call that was started last, if its start is not noted yet."""
+        self._is_due = False
+        """Whether its start is noted in the next turn of the event loop."""
 
-    def all_told(self) -> None:
-        """See `Listening.all_told`."""
-        if self._begun is not None:
-            self._note_start()
-        notes, self._notes = self._notes, []
-        if notes:
-            self._keep_all(notes)
-
-    def _keep(self, note: Note) -> None:
-        if self._begun is not None:
-            self._note_start()
-        self._notes.append(note)
+    def _note(self, note: Note) -> None:
+        self._note_start()
+        self._add(note)
 
     def _note_start(self) -> None:
-        begun, self._begun = self._begun, None
-        assert begun is not None
-        self._notes.append(_note("start", begun, None, 1))
+        if self._begun is not None:
+            begun, self._begun = self._begun, None
+            self._add(_note("start", begun, None, 1))
+
+    def _turn_is_over(self) -> None:
+        self._is_due = False
+        self._note_start()
 
     def started(self, call: CallFacts, worker: str) -> None:
         """A worker runs the call, or this dispatcher does."""
-        if self._begun is not None:
-            self._note_start()
+        self._note_start()
         self._begun = call
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._turn_is_over)
 
     def progressed(self, call: CallFacts, progressed: Progressed) -> None:
         """The tool says how far it is."""
@@ -76,7 +73,7 @@ class EventRecorder(Observer):
             "total": progressed.total,
             "message": progressed.message,
         }
-        self._keep(_note("progress", call, detail, 1))
+        self._note(_note("progress", call, detail, 1))
 
     def ended(self, call: CallFacts, ended: Ended) -> None:
         """The call was answered."""
@@ -91,7 +88,7 @@ class EventRecorder(Observer):
         else:
             detail |= self._failed(call.tool, ended.code, ended.executed)
             kind, events = "error", 2 if ended.shared else events_of_error(ended.executed)
-        self._keep(_note(kind, call, detail, events + starts, starts=starts))
+        self._note(_note(kind, call, detail, events + starts, starts=starts))
 
     def rejected(self, rejected: Rejected) -> None:
         """A call was answered at once. Its names are the model's: they may be of any length."""
@@ -106,7 +103,7 @@ class EventRecorder(Observer):
             events=events_of_error(Executed.NO),
             detail=self._failed(tool, rejected.code, Executed.NO),
         )
-        self._keep(note)
+        self._note(note)
 
     def looped(self, loop: Loop) -> None:
         """The loop guard caught a call, whatever becomes of it."""
@@ -119,23 +116,23 @@ class EventRecorder(Observer):
             turn=loop.turn,
             detail={"failures": loop.failures, "alternates": loop.alternates},
         )
-        self._keep(note)
+        self._note(note)
 
     def alerted(self, alert: Alert) -> None:
         """More of a tool's calls are rejected than should be: its schema may be at fault."""
         detail = {"field": _short(alert.field), "rate": alert.rate}
-        self._keep(Note(kind="rejections", at=_now(), tool=_short(alert.tool), detail=detail))
+        self._note(Note(kind="rejections", at=_now(), tool=_short(alert.tool), detail=detail))
 
     def circuit(self, tool: str, state: str) -> None:
         """A tool's circuit is `open`, `half_open` or `closed`."""
-        self._keep(Note(kind="circuit", at=_now(), tool=tool, detail={"circuit": state}))
+        self._note(Note(kind="circuit", at=_now(), tool=tool, detail={"circuit": state}))
 
     def switched(self, turned: Turned) -> None:
         """A tool, or a tool with some value of an argument, is denied to the fleet, or no more."""
         detail: dict[str, Any] = {"denied": turned.denied}
         if turned.argument is not None:
             detail["argument"] = turned.argument
-        self._keep(Note(kind="switch", at=_now(), tool=turned.tool, detail=detail))
+        self._note(Note(kind="switch", at=_now(), tool=turned.tool, detail=detail))
 
     def audited(self, audit: Audit) -> None:
         """Somebody decided about calls."""
@@ -151,7 +148,7 @@ class EventRecorder(Observer):
             session=audit.session,
             detail=detail,
         )
-        self._keep(note)
+        self._note(note)
 
     def hook_failed(self, failure: HookFailure) -> None:
         """A hook, policy rule or webhook failed."""
@@ -162,7 +159,7 @@ class EventRecorder(Observer):
             call_id=_short(failure.call_id) or None,
             detail={"hook": failure.hook, "why": failure.why},
         )
-        self._keep(note)
+        self._note(note)
 
     def _failed(self, tool: str, code: Code, executed: Executed) -> dict[str, Any]:
         offer = self._offers().get(tool)

@@ -21,7 +21,6 @@ class Log(Observer):
     """Writes a line for each call that failed here."""
 
     is_quick = True
-    told_together = frozenset({"ended"})
 
     def rejected(self, rejected: Rejected) -> None:
         """The model has to mend a call."""

@@ -7,7 +7,6 @@ from bisect import bisect_left
 from prometheus_client import CollectorRegistry
 
 from toolpool.contract import logs
-from toolpool.contract.observer_dispatch import moments
 from toolpool.contract.outcome import Code, ErrorType, Executed
 from toolpool.contract.settings import Settings
 from toolpool.contract.telemetry import families
@@ -55,7 +54,6 @@ class Metrics(Observer):
     """
 
     is_quick = True
-    told_together = frozenset(moments(Observer))
 
     def __init__(
         self,

@@ -58,9 +58,6 @@ class RecordFiles:
     such limit).
     """
 
-    takes_several = True
-    """Whether several lines may be given in one."""
-
     def __init__(
         self,
         path: Path,
@@ -104,7 +101,7 @@ class RecordFiles:
             raise Misconfigured(f"{said} ({reason}): {what}, which this user may write") from None
 
     def write(self, session: str | None, lines: Sequence[bytes]) -> None:
-        """See `RecordSink.write`; several lines may be in one. Raises `NotAllWritten`."""
+        """Append the lines to the session's file. Raises `NotAllWritten`."""
         path = self._path
         if self._is_folder:
             name = file_name(session)

@@ -3,11 +3,9 @@
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-import msgspec
-
-from toolpool.contract import encoding, logs
+from toolpool.contract import logs
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.dispatcher.observers.record_rows import Draft, RecordSink, Redact, dropped_line
 
@@ -22,56 +20,25 @@ _AGAIN_SECONDS = 0.5
 _CLOSE_SECONDS = 5.0
 _ROW_BYTES = 400
 """What a row takes beside its content."""
-_SMALL_BYTES = 4_096
-"""A row of no more is made where it is added: that takes less than to hand over what makes it."""
-
-
 _Page = Mapping[str | None, Sequence[bytes]]
-"""Lines by session, some of them several in one."""
-
-
-class _Waiting(msgspec.Struct, frozen=True, gc=False):
-    """Rows of one session: lines, or the draft of one that the thread makes."""
-
-    session: str | None
-    rows: int
-    content: bytes | Draft
-
-
-class _Count:
-    """Of rows, and of their bytes."""
-
-    __slots__ = ("bytes", "rows")
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self.bytes = 0
+"""Lines by session."""
 
 
 class Writer:
-    """`add` is called by one thread at a time, and returns at once.
+    """Writes rows from a thread of its own, so that no call waits for a disk.
 
-    `ask_for_more` has whoever puts rows off add them: the event loop may be blocked.
+    The rows that wait are bounded; further ones are dropped and counted, and a row of the record
+    says how many. `add` is called on one thread at a time, and returns at once.
     """
 
-    def __init__(
-        self,
-        sink: RecordSink,
-        *,
-        redact: Redact | None,
-        ask_for_more: Callable[[], None],
-    ) -> None:
+    def __init__(self, sink: RecordSink, *, redact: Redact | None) -> None:
         self._sink = sink
-        self._ask_for_more = ask_for_more
         self._is_one_file = getattr(sink, "is_one_file", False)
-        self._takes_several = getattr(sink, "takes_several", False)
         self._redact = redact
-        self._made_here = _SMALL_BYTES if redact is None else 0
-        """How large a row is that is made where it is added, by what it will about take."""
-        self._waiting: deque[_Waiting] = deque()
-        self._added = _Count()
-        self._taken = _Count()
-        """The first is counted by whoever adds, the other by the thread."""
+        self._waiting: deque[Draft] = deque()
+        self._bytes_added = 0
+        self._bytes_taken = 0
+        """By the thread, which alone changes it."""
         self._lock = threading.Lock()
         self._dropped: Counter[str | None] = Counter()
         self._back: defaultdict[str | None, list[bytes]] = defaultdict(list)
@@ -92,63 +59,34 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="toolpool-record", daemon=True)
         self._thread.start()
 
-    def wake(self) -> None:
-        """There is something to write, or will be by the time that rows are gathered."""
+    def add(self, draft: Draft) -> None:
+        """Write a row soon, in its session's order; if too many wait, drop it."""
+        size = _size_of(draft)
+        waiting_bytes = self._bytes_added - self._bytes_taken
+        if len(self._waiting) >= _ROWS_AT_MOST or waiting_bytes + size > _BYTES_AT_MOST:
+            self._refuse(draft)
+            return
+        self._waiting.append(draft)
+        self._bytes_added += size
         if not self._wake.is_set():
             self._wake.set()
 
-    def add(self, drafts: Iterable[Draft]) -> None:
-        """Write them soon, those of a session in their order; where too much waits, drop them."""
-        small: defaultdict[str | None, list[Draft]] = defaultdict(list)
-        one_file, most = self._is_one_file, self._made_here
-        rows = _ROWS_AT_MOST - self._added.rows + self._taken.rows
-        room = _BYTES_AT_MOST - self._added.bytes + self._taken.bytes
-        for draft in drafts:
-            session = None if one_file else draft.session
-            size = _size_of(draft)
-            if rows < 1 or room < size:
-                self._refuse(session, _ROWS_AT_MOST - rows)
-                continue
-            rows -= 1
-            room -= size
-            if size <= most:
-                small[session].append(draft)
-                if len(small[session]) == _TOGETHER_AT_MOST:
-                    self._wait_made(session, small.pop(session))
-            else:
-                if session in small:  # which come before it
-                    self._wait_made(session, small.pop(session))
-                self._wait(session, 1, draft, size)
-        for session, all_small in small.items():
-            self._wait_made(session, all_small)
+    def _session_of(self, draft: Draft) -> str | None:
+        return None if self._is_one_file else draft.session
 
-    def _wait_made(self, session: str | None, drafts: list[Draft]) -> None:
-        try:
-            lines = encoding.encode_lines([d.row(d.body, d.metadata) for d in drafts])
-        except Exception:  # noqa: BLE001 - the thread finds the one, so that it costs no other
-            for draft in drafts:
-                self._wait(session, 1, draft, _size_of(draft))
-        else:
-            self._wait(session, len(drafts), lines, len(lines))
-
-    def _wait(self, session: str | None, rows: int, content: bytes | Draft, size: int) -> None:
-        self._waiting.append(_Waiting(session, rows, content))
-        self._added.rows += rows
-        self._added.bytes += size
-
-    def _refuse(self, session: str | None, waiting: int) -> None:
-        self._drop(session, 1)
+    def _refuse(self, draft: Draft) -> None:
+        self._drop(self._session_of(draft), 1)
         if not self._has_said_full:
             self._has_said_full = True
             log.warning(
                 "record_too_slow: %d rows wait and the next ones are dropped and counted; calls go "
                 "on: put the record on a faster disk, or set TOOLPOOL_RECORD_SYNC=flush",
-                waiting,
+                len(self._waiting),
             )
 
     def _give_up(self, draft: Draft) -> None:
         log.exception("row_not_written tool=%s", draft.tool[:80])
-        self._drop(None if self._is_one_file else draft.session, 1)
+        self._drop(self._session_of(draft), 1)
 
     def _drop(self, session: str | None, count: int) -> None:
         with self._lock:
@@ -162,7 +100,7 @@ class Writer:
         self._ends.set()
         self._wake.set()
         self._thread.join(_CLOSE_SECONDS)
-        left = self._added.rows - self._taken.rows + _rows_in(self._back, *self._in_hand)
+        left = len(self._waiting) + _rows_in(self._back, *self._in_hand)
         if left:
             log.warning(
                 "record_rows_lost_at_the_end count=%d: what the record is written to did not take "
@@ -186,7 +124,6 @@ class Writer:
                 self._wake.clear()
             elif not give_up_at:
                 give_up_at = time.monotonic() + _CLOSE_SECONDS / 2
-            self._ask_for_more()
             is_again = bool(self._back)
             while self._waiting:
                 self._write(self._page())
@@ -202,23 +139,15 @@ class Writer:
             self._write({})
 
     def _page(self) -> dict[str | None, list[bytes]]:
-        """The next rows as lines, some of them several in one, by session, in their order."""
+        """The next rows as lines, by session, in their order."""
         lines: defaultdict[str | None, list[bytes]] = defaultdict(list)
-        taken = self._taken
-        until = taken.rows + _TOGETHER_AT_MOST
-        while self._waiting and taken.rows + self._waiting[0].rows <= until:
-            waiting = self._waiting.popleft()
-            content = waiting.content
-            taken.rows += waiting.rows
-            if isinstance(content, bytes):
-                taken.bytes += len(content)
-                lines[waiting.session].append(content)
-                continue
-            taken.bytes += _size_of(content)
+        for _ in range(min(len(self._waiting), _TOGETHER_AT_MOST)):
+            draft = self._waiting.popleft()
+            self._bytes_taken += _size_of(draft)
             try:
-                lines[waiting.session].append(content.line(self._redact))
+                lines[self._session_of(draft)].append(draft.line(self._redact))
             except Exception:  # noqa: BLE001 - one row must not cost the others
-                self._give_up(content)
+                self._give_up(draft)
         return lines
 
     def _write(self, new: dict[str | None, list[bytes]]) -> None:
@@ -230,8 +159,6 @@ class Writer:
         reason: Exception | None = None
         for session in {**back, **new, **dropped}:
             lines = back.get(session, []) + new.get(session, [])
-            if not self._takes_several:
-                lines = _split(lines)
             missing = [_told(dropped[session])] if dropped[session] else []
             written: int | None = 0
             if not getattr(reason, "concerns_all", False):
@@ -242,7 +169,6 @@ class Writer:
                     reason, written = error, getattr(error, "written", 0)
                 except Exception as error:  # noqa: BLE001 - a host's own sink may raise anything
                     reason, written = error, None
-            lines = _split(lines)
             if written is None:
                 self._drop(session, written := len(lines))
             self._keep(session, lines[written:])
@@ -279,12 +205,7 @@ class Writer:
 
 
 def _rows_in(*pages: _Page) -> int:
-    return sum(b"".join(lines).count(b"\n") for page in pages for lines in [*page.values()])
-
-
-def _split(blocks: Iterable[bytes]) -> list[bytes]:
-    """Each line by itself."""
-    return b"".join(blocks).splitlines(keepends=True)
+    return sum(len(lines) for page in pages for lines in [*page.values()])
 
 
 def _size_of(draft: Draft) -> int:

@@ -63,7 +63,6 @@ class Sentry(Observer):
     """
 
     is_quick = True
-    told_together = frozenset({"ended"})  # a rejected call is in whatever trace it is asked in
 
     def __init__(
         self,

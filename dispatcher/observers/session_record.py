@@ -1,8 +1,7 @@
 """The session record: what models called and what they were told, in rows of JSON.
 
-Rows are noted where a turn is asked for and answered, made in the event loop's next turn, or by the
-thread that writes them where the loop does not come to it, and written in order. No call waits for
-it: where too many rows wait, the next ones are dropped, counted, and told in the record.
+A row is drafted where a turn is asked for or answered, and written in order by a thread of its own.
+No call waits for it: if too many rows wait, further ones are dropped, and a row says how many.
 """
 
 import asyncio
@@ -16,7 +15,6 @@ import msgspec
 from toolpool.contract import logs
 from toolpool.contract.call import ToolCall
 from toolpool.contract.errors import Misconfigured
-from toolpool.contract.gathering import Gathered
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.result import ToolResult
@@ -89,11 +87,9 @@ class Recorder:
 
     def __init__(self, sink: RecordSink, *, redact: Redact | None) -> None:
         self._sink = sink
-        self._noted: Gathered[TurnRows | _Answer | Draft]
-        self._noted = Gathered(self._add, began=self._wake)
-        self._writer = Writer(sink, redact=redact, ask_for_more=self._noted.flush)
-        self.note = self._noted.add
-        """Has rows written."""
+        self._writer = Writer(sink, redact=redact)
+        self.add = self._writer.add
+        """Writes a row."""
         self._follows = True
         self._asking: set[asyncio.Task[None]] = set()
 
@@ -109,39 +105,22 @@ class Recorder:
 
     def close(self) -> None:
         """Write what waits, for a few seconds at most. Blocks."""
-        self._noted.flush()
         self._writer.close()
 
     def asked(self, found: Response, shared: TurnContext) -> "TurnRows":
         """Note the calls of a turn."""
-        rows = TurnRows(self, found, shared, new_nonce(), _now())
-        self.note(rows)
+        rows = TurnRows(self, found, shared, new_nonce())
+        try:
+            rows.add_calls()
+        except Exception:
+            log.exception("row_not_noted")
         return rows
 
     def audit(self, audit: Audit) -> None:
         """Note what somebody decided, among the rows of its session."""
         body, tool, call_id = audit_body(audit), audit.tool, audit.call_id
         row = new_nonce()
-        self.note(Draft(audit.session, row, None, _now(), "audit", tool, body, None, call_id))
-
-    def _wake(self) -> None:
-        self._writer.wake()
-
-    def _add(self, all_noted: "list[TurnRows | _Answer | Draft]") -> None:
-        drafts: list[Draft] = []
-        for noted in all_noted:
-            try:
-                if isinstance(noted, Draft):
-                    drafts.append(noted)
-                else:
-                    noted.add_to(drafts)
-            except Exception:
-                log.exception("row_not_noted")
-        try:
-            self._writer.add(drafts)
-        except Exception:
-            log.exception("rows_not_noted")
-        self._writer.wake()
+        self.add(Draft(audit.session, row, None, _now(), "audit", tool, body, None, call_id))
 
     def note_final(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Note the result of a background call, off the road that brought it."""
@@ -168,26 +147,23 @@ class AuditRows(Observer):
 
 
 class TurnRows(msgspec.Struct, frozen=True, gc=False):
-    """The rows of one turn, asked `at` milliseconds of Unix time.
-
-    `name` is what the names of its calls' rows begin with.
-    """
+    """The rows of one turn. `name` is what the names of its calls' rows begin with."""
 
     recorder: Recorder
     found: Response
     shared: TurnContext
     name: str
-    at: int
 
-    def add_to(self, drafts: list[Draft]) -> None:
+    def add_calls(self) -> None:
         """Add a row for each of the calls."""
-        session, turn, at = self.shared.session, self.shared.id, self.at
+        session, turn, at = self.shared.session, self.shared.id, _now()
         for number, call in enumerate(self.found.calls):
             row = self.row(number)
             asked = call.text if call.text is not None else call.arguments
             body = call_body(call.name, asked)
             kind, id_ = "tool_call", call.provider_id
-            drafts.append(Draft(session, row, turn, at, kind, call.name, body, None, id_))
+            draft = Draft(session, row, turn, at, kind, call.name, body, None, id_)
+            self.recorder.add(draft)
 
     def row(self, number: int) -> str:
         """The id of the row of a call."""
@@ -231,10 +207,14 @@ class TurnRows(msgspec.Struct, frozen=True, gc=False):
             log.exception("row_not_noted")
 
     def note(self, number: int, result: ToolResult) -> None:
-        """Note what a call came to: as it is now, whatever its reader makes of it."""
+        """Note the result of a call, as it is now."""
+        found, session, turn = self.found, self.shared.session, self.shared.id
         body, details = dumped(result.payload()), result.details
         fields = details.get("fields") if details is not None else None
-        self.recorder.note(_Answer(self, number, result, body, fields, _now()))
+        metadata = metadata_of(result, session=session, turn=turn, model=found.model, fields=fields)
+        parent, kind, name = self.row(number), "tool_result", found.calls[number].name
+        row, id_ = new_nonce(), result.call_id
+        self.recorder.add(Draft(session, row, parent, _now(), kind, name, body, metadata, id_))
 
     def note_final(self, number: int, pending: Pending, told: Results) -> None:
         """Note the last result of a call that went on in the background."""
@@ -246,27 +226,6 @@ class TurnRows(msgspec.Struct, frozen=True, gc=False):
                 log.exception("row_not_noted")
 
         self.recorder.note_final(write)
-
-
-class _Answer(msgspec.Struct, frozen=True, gc=False):
-    """What a call came to; `body` and `fields` are of its result as it was then."""
-
-    rows: TurnRows
-    number: int
-    result: ToolResult
-    body: bytes
-    fields: Any
-    at: int
-
-    def add_to(self, drafts: list[Draft]) -> None:
-        """Add its row."""
-        rows, number, result = self.rows, self.number, self.result
-        session, found = rows.shared.session, rows.found
-        name, turn, model = found.calls[number].name, rows.shared.id, found.model
-        metadata = metadata_of(result, session=session, turn=turn, model=model, fields=self.fields)
-        parent, kind = rows.row(number), "tool_result"
-        row, id_ = new_nonce(), result.call_id
-        drafts.append(Draft(session, row, parent, self.at, kind, name, self.body, metadata, id_))
 
 
 class _Final:

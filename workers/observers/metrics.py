@@ -49,7 +49,6 @@ class Metrics(WorkerObserver):
     """On in every worker process whose supervisor serves metrics."""
 
     is_quick = True
-    told_together = frozenset({"started", "ended"})
 
     def __init__(self, shard: MetricShard) -> None:
         self._shard = shard

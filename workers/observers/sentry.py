@@ -51,7 +51,6 @@ class Sentry(WorkerObserver):
     """On in every worker that has SENTRY_DSN. Raises `Misconfigured` for one that is none."""
 
     is_quick = True
-    told_together = frozenset({"started", "released", "ended"})
 
     def __init__(self, settings: Settings, dsn: str | None = None) -> None:
         self._system = span_attributes.messaging_system(settings.broker_url)

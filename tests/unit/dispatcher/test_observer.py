@@ -328,11 +328,10 @@ async def test_a_quick_observer_is_called_inline_between_open_and_close() -> Non
     assert quick.told[1][1] == threading.get_ident()
 
 
-class Together(Observer):
-    """Is told a turn of the event loop later, and fails at every second moment."""
+class Failing(Observer):
+    """Fails at every second moment."""
 
     is_quick = True
-    told_together = frozenset({"sent", "pulse"})
 
     def __init__(self, told: list[str]) -> None:
         self.told = told
@@ -346,25 +345,22 @@ class Together(Observer):
         self.told.append(f"pulse {pulse}")
 
 
-async def test_those_told_together_hear_everything_in_order_whatever_they_raise(
+def test_quick_observers_are_told_everything_in_order_whatever_they_raise(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """One after another, so that the code of each runs in a row."""
     first, second = list[str](), list[str]()
     observers = Observers()
-    observers.add(Together(first))
-    observers.add(Together(second))
+    observers.add(Failing(first))
+    observers.add(Failing(second))
     observers.tell("sent", "q", 1)
     observers.tell("pulse", 2)
     observers.tell("sent", "q", 3)
-    assert not first, "nothing at once"
-    await asyncio.sleep(0)
     assert first == second == ["sent 1", "pulse 2", "sent 3"]
     assert any("observer_failed" in line for line in caplog.messages)
 
 
 async def test_a_slow_observer_is_never_called_on_the_event_loop() -> None:
-    class Slow(Together):
+    class Slow(Failing):
         is_quick = False
 
         def sent(self, queue: str, calls: int) -> None:
@@ -376,15 +372,6 @@ async def test_a_slow_observer_is_never_called_on_the_event_loop() -> None:
     observers.tell("sent", "q", 2)
     observers.close()
     assert told == ["toolpool-observer"]
-
-
-async def test_closing_tells_what_waits_to_be_told_together() -> None:
-    told: list[str] = []
-    observers = Observers([Together(told)])
-    observers.start()
-    observers.tell("sent", "q", 2)
-    observers.close()
-    assert told == ["sent 2"]
 
 
 class Traced(Observer):

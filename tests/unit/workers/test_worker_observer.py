@@ -18,56 +18,53 @@ BATCH = Batch(id="b", reply="r", calls=(CALL,))
 DONE = Outcome(ok=True, data=1, executed=Executed.YES, worker="w")
 
 
-class Together(WorkerObserver):
-    """Wants every moment told together."""
+class Recording(WorkerObserver):
+    """Records every moment."""
 
     is_quick = True
-    told_together = frozenset(moments(WorkerObserver))
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, tuple[Any, ...]]] = []
 
 
 def _hearing(moment: str) -> Callable[..., None]:
-    def hear(self: Together, *facts: Any) -> None:
+    def hear(self: Recording, *facts: Any) -> None:
         self.heard.append((moment, facts))
 
     return hear
 
 
-for _moment in (*moments(WorkerObserver), "all_told"):
-    setattr(Together, _moment, _hearing(_moment))
+for _moment in moments(WorkerObserver):
+    setattr(Recording, _moment, _hearing(_moment))
 
 
 @pytest.fixture
-def observer() -> Together:
-    return Together()
+def observer() -> Recording:
+    return Recording()
 
 
 @pytest.fixture
-def observers(observer: Together) -> WorkerObservers:
+def observers(observer: Recording) -> WorkerObservers:
     told = WorkerObservers([observer], settings=Settings(), tools={})
     told.start()
     return told
 
 
-async def test_moments_of_calls_are_told_in_a_row_a_turn_later_and_all_others_at_once(
-    observer: Together, observers: WorkerObservers, caplog: pytest.LogCaptureFixture
+async def test_a_quick_observer_is_told_each_moment_where_it_happens(
+    observer: Recording, observers: WorkerObservers, caplog: pytest.LogCaptureFixture
 ) -> None:
     facts = observers.started(CALL, BATCH, 10, 1.0)
     observers.ended(CALL, DONE, 0.5, facts)
     lost = threading.Thread(target=observers.tell, args=("server_lost", "refused"))
     lost.start()
     lost.join()
-    assert [moment for moment, _ in observer.heard] == ["content", "server_lost"]
-    await asyncio.sleep(0)
-    later = [moment for moment, _ in observer.heard[2:]]
-    assert later == ["started", "ended", "all_told"]
+    told = ["started", "content", "ended", "server_lost"]
+    assert [moment for moment, _ in observer.heard] == told
     assert not caplog.messages, "each was told with all of its facts"
 
 
 async def test_the_facts_of_a_run_are_the_same_at_its_end(
-    observer: Together, observers: WorkerObservers
+    observer: Recording, observers: WorkerObservers
 ) -> None:
     facts = observers.started(CALL, BATCH, 10, 1.0)
     assert isinstance(facts, RunFacts)

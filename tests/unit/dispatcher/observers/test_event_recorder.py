@@ -14,16 +14,12 @@ from toolpool.dispatcher.observers.event_recorder import EventRecorder
 
 
 class Noted:
-    """Notes, and the events that a reader makes of them; `turns` are told together."""
+    """Notes, and the events that a reader makes of them."""
 
     def __init__(self) -> None:
-        self.turns: list[list[Note]] = []
+        self.notes: list[Note] = []
         self.observers = Observers()
-        self.observers.add(EventRecorder(lambda notes: self.turns.append([*notes]), dict))
-
-    @property
-    def notes(self) -> list[Note]:
-        return [note for turn in self.turns for note in turn]
+        self.observers.add(EventRecorder(self.notes.append, dict))
 
     def events(self, after: Position = BEGINNING) -> list[tuple[str, str | None, int]]:
         """Kind, call and number of each event after a place."""
@@ -100,17 +96,6 @@ async def test_what_comes_between_a_start_and_an_end_stays_between_them(between:
     assert found[-2:] == [("tool:end", "1"), ("tool_executed", "1")]
     assert len(found) > 3
     assert [number for *_, number in noted.events()] == [*range(1, len(found) + 1)]
-
-
-async def test_moments_of_one_turn_are_handed_over_together() -> None:
-    noted = Noted()
-    for name in ("1", "2"):
-        noted.observers.tell("started", one := call_facts(call_id=name), "w")
-        noted.observers.tell("ended", one, call_ended())
-    await asyncio.sleep(0)
-    noted.observers.tell("circuit", "t", "open")
-    await asyncio.sleep(0)
-    assert [[note.kind for note in turn] for turn in noted.turns] == [["end", "end"], ["circuit"]]
 
 
 async def test_the_loop_guard_reports_a_call_with_its_turn() -> None:

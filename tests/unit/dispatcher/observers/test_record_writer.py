@@ -41,15 +41,21 @@ def draft(session: str | None, body: bytes, fields: Any = None) -> Draft:
     return Draft(session, "id", None, 0, "tool_result", "t", body, metadata)
 
 
+def add(keeps: Writer, drafts: Sequence[Draft]) -> None:
+    for each in drafts:
+        keeps.add(each)
+
+
 def writer(sink: Any, **options: Any) -> Writer:
-    return Writer(sink, **{"redact": None, "ask_for_more": lambda: None, **options})
+    return Writer(sink, **{"redact": None, **options})
 
 
 def test_rows_of_a_session_keep_their_order_however_large_they_are() -> None:
     sink = Sink()
     keeps = writer(sink)
     large = b'"large' + b"x" * 10_000 + b'"'
-    keeps.add(
+    add(
+        keeps,
         [
             draft("a", b'"1"'),
             draft("b", b'"1"'),
@@ -57,10 +63,9 @@ def test_rows_of_a_session_keep_their_order_however_large_they_are() -> None:
             draft(None, b'"1"'),
             draft("a", b'"3"'),
             draft("b", b'"2"'),
-        ]
+        ],
     )
     keeps.start()
-    keeps.wake()
     keeps.close()
     assert sink.rows == {"a": ['"1"', '"largexx', '"3"'], "b": ['"1"', '"2"'], None: ['"1"']}
 
@@ -68,9 +73,8 @@ def test_rows_of_a_session_keep_their_order_however_large_they_are() -> None:
 def test_a_row_that_is_no_json_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
     sink = Sink()
     keeps = writer(sink)
-    keeps.add([draft("a", b'"1"'), draft("a", b'"2"', fields=object()), draft("a", b'"3"')])
+    add(keeps, [draft("a", b'"1"'), draft("a", b'"2"', fields=object()), draft("a", b'"3"')])
     keeps.start()
-    keeps.wake()
     keeps.close()
     assert sink.rows["a"][:2] == ['"1"', '"3"']
     assert keeps.lost == 1
@@ -81,9 +85,8 @@ def test_a_row_that_is_no_json_costs_no_other(caplog: pytest.LogCaptureFixture) 
 def test_rows_that_came_together_are_written_a_thousand_at_a_time_at_most() -> None:
     sink = Sink()
     keeps = writer(sink)
-    keeps.add([draft("a", b"%d" % number) for number in range(2_500)])
+    add(keeps, [draft("a", b"%d" % number) for number in range(2_500)])
     keeps.start()
-    keeps.wake()
     wait_until(lambda: sum(sink.at_once) == 2_500, "all are written")
     keeps.close()
     assert max(sink.at_once) <= 1_000
@@ -96,7 +99,7 @@ def test_how_many_rows_wait_is_told_with_those_that_came_together(
     monkeypatch.setattr(record_writer, "_ROWS_AT_MOST", 4)
     caplog.set_level(logging.WARNING)
     keeps = writer(Sink())
-    keeps.add([draft("a", b"1") for _ in range(7)])
+    add(keeps, [draft("a", b"1") for _ in range(7)])
     assert keeps.lost == 3
     assert [line.partition(" and")[0] for line in caplog.messages] == [
         "record_too_slow: 4 rows wait"
@@ -104,15 +107,13 @@ def test_how_many_rows_wait_is_told_with_those_that_came_together(
 
 
 class Full(Sink):
-    """Takes several lines in one, and `left` of them before the disk is full."""
+    """Takes `left` lines before the disk is full."""
 
-    takes_several = True
     left = 3
 
     def write(self, session: str | None, lines: Sequence[bytes]) -> None:
-        each = b"".join(lines).splitlines(keepends=True)
-        super().write(session, each[: self.left])
-        if len(each) > self.left:
+        super().write(session, lines[: self.left])
+        if len(lines) > self.left:
             written, self.left = self.left, 0
             raise NotAllWritten(OSError(errno.ENOSPC, "full"), written, Path("records"))
 
@@ -120,9 +121,8 @@ class Full(Sink):
 def test_what_a_full_disk_did_not_take_is_written_once_there_is_room() -> None:
     sink = Full()
     keeps = writer(sink)
-    keeps.add([draft("a", b"%d" % number) for number in range(5)])
+    add(keeps, [draft("a", b"%d" % number) for number in range(5)])
     keeps.start()
-    keeps.wake()
     wait_until(lambda: sink.left == 0, "it is full")
     sink.left = 100
     wait_until(lambda: len(sink.rows["a"]) == 5, "the rest is written")
@@ -150,11 +150,10 @@ def test_rows_that_a_hanging_disk_was_given_are_counted_as_lost_at_the_end(
     monkeypatch.setattr(record_writer, "_CLOSE_SECONDS", 0.2)
     sink = Hanging()
     keeps = writer(sink)
-    keeps.add([draft("a", b"1")])
+    add(keeps, [draft("a", b"1")])
     keeps.start()
-    keeps.wake()
     wait_until(lambda: len(sink.at_once) == 1, "the first is written")
-    keeps.add([draft("a", b"%d" % number) for number in range(1_500)])
+    add(keeps, [draft("a", b"%d" % number) for number in range(1_500)])
     keeps.close()
     lost = [line for line in caplog.messages if "record_rows_lost_at_the_end" in line]
     assert [line.partition(":")[0] for line in lost] == ["record_rows_lost_at_the_end count=1500"]
