@@ -5,7 +5,7 @@ from typing import Any
 
 from toolpool.contract.schema.json_values import list_of, literal
 from toolpool.contract.schema.references import resolve
-from toolpool.contract.schema.shape_types import (
+from toolpool.contract.schema.value_types import (
     Kinds,
     is_of,
     kinds_of,

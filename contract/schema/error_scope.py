@@ -6,7 +6,6 @@ from typing import Any
 
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.references import UNIONS, looked_at
-from toolpool.contract.schema.shape import Shapes
 
 Path = tuple[str | int, ...]
 Way = list[tuple[Path, dict[str, Any]]]
@@ -24,7 +23,7 @@ class Part:
     paths: tuple[Path, ...]
 
 
-def way_to(problem: Problem, shapes: Shapes) -> Way:
+def way_to(problem: Problem, root: dict[str, Any]) -> Way:
     """The schemas on the validator's way to a problem.
 
     References and chosen union branches narrow down what a value should be; parts of an `allOf` do
@@ -32,7 +31,7 @@ def way_to(problem: Problem, shapes: Shapes) -> Way:
     """
     way: Way = []
     depth, is_narrowed = -1, True
-    for level, node in looked_at(problem.place, shapes.root):
+    for level, node in looked_at(problem.place, root):
         if level > depth:
             depth, is_narrowed = level, True
         elif not is_narrowed:

@@ -21,7 +21,7 @@ from toolpool.contract.schema.object_fields import always_named, named_around
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.references import UNIONS, looked_at, resolve
 from toolpool.contract.schema.shape import Shapes
-from toolpool.contract.schema.shape_types import COMBINED
+from toolpool.contract.schema.value_types import COMBINED
 
 _ERRORS_AT_MOST = 1_000
 _UNKNOWN_AT_MOST = 200

@@ -6,16 +6,13 @@ wrong.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from toolpool.contract.schema.error_scope import Path, Way
 from toolpool.contract.schema.hints import properties_of
 from toolpool.contract.schema.json_values import at_path, list_of
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.references import referred, resolve
-
-if TYPE_CHECKING:
-    from toolpool.contract.schema.error_scope import Path, Way
-
 
 _MANY = 500
 """With more problems than this, the list of problems may be incomplete."""
@@ -34,7 +31,7 @@ class Focus:
 
 
 def focus_of(
-    problems: Sequence[Problem], ways: "Sequence[Way]", root: dict[str, Any], arguments: Any
+    problems: Sequence[Problem], ways: Sequence[Way], root: dict[str, Any], arguments: Any
 ) -> Focus:
     """`arguments` are None if other errors may be unreported."""
     wrong = {id(node) for way in ways for _, node in way}
@@ -53,7 +50,7 @@ def focus_of(
     return Focus(frozenset(wrong), frozenset((key, names) for key, names in right.items() if names))
 
 
-def _right(problems: Sequence[Problem], ways: "Sequence[Way]", arguments: Any) -> dict[int, Any]:
+def _right(problems: Sequence[Problem], ways: Sequence[Way], arguments: Any) -> dict[int, Any]:
     """The fields without an error in or around them."""
     wrong = {problem.path for problem in problems}
     around = {path[:length] for path in wrong for length in range(len(path) + 1)}
@@ -73,7 +70,7 @@ def _right(problems: Sequence[Problem], ways: "Sequence[Way]", arguments: Any) -
     return right
 
 
-def _wanted(problem: Problem, way: "Way") -> Any:
+def _wanted(problem: Problem, way: Way) -> Any:
     """The schema to describe for a problem; None if a field only has to be removed."""
     node = way[-1][1]
     if problem.kind == "additionalProperties" and not problem.is_unsure:
@@ -83,7 +80,7 @@ def _wanted(problem: Problem, way: "Way") -> Any:
     return node
 
 
-def _may_be_meant(problem: Problem, way: "Way") -> Iterator[Any]:
+def _may_be_meant(problem: Problem, way: Way) -> Iterator[Any]:
     """The schemas of the fields that an unknown field may stand for."""
     properties = properties_of(way[-1][1])
     if problem.kind == "additionalProperties":

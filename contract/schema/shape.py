@@ -12,8 +12,7 @@ from typing import Any
 from toolpool.contract.schema.focus import Focus
 from toolpool.contract.schema.json_values import has_key
 from toolpool.contract.schema.references import hides_siblings
-from toolpool.contract.schema.shape_detail import Detail, TooLong
-from toolpool.contract.schema.shape_writer import Writer
+from toolpool.contract.schema.shape_writer import Detail, TooLong, Writer
 
 _KEPT_AT_MOST = 512
 _ROUNDED_FROM = 200

@@ -44,7 +44,7 @@ class Rejection:
         self.shapes = shapes
         self.hidden = hidden
         self.arguments = arguments
-        self._ways = [way_to(problem, shapes) for problem in problems] if shapes else []
+        self._ways = [way_to(problem, shapes.root) for problem in problems] if shapes else []
 
     def text(self) -> str:
         """The text for the model."""

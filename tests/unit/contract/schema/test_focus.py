@@ -35,7 +35,7 @@ def focus(sent: Any, schema: Object = SCHEMA) -> Focus:
     validator = SchemaValidator(schema)
     problems = validator.problems(sent)
     assert problems
-    ways = [way_to(problem, validator.shapes) for problem in problems]
+    ways = [way_to(problem, validator.shapes.root) for problem in problems]
     return focus_of(problems, ways, schema, sent)
 
 
@@ -99,7 +99,7 @@ def test_a_shape_that_is_cut_always_leaves_room_for_its_end(
     schema = json.loads(json.dumps({"type": "object", "properties": {**fields, **OTHERS}, **rule}))
     validator = SchemaValidator(schema)
     problems = validator.problems({"mode": "x"})
-    ways = [way_to(problem, validator.shapes) for problem in problems]
+    ways = [way_to(problem, validator.shapes.root) for problem in problems]
     focus = focus_of(problems, ways, schema, {"mode": "x"}) if is_focused else Focus()
     for room in range(200, 1500, 10):
         line = validator.shapes.shortened(schema, room, focus=focus).line
