@@ -24,6 +24,7 @@ from toolpool.contract.schema.shape import Shapes
 from toolpool.contract.schema.value_types import COMBINED
 
 _ERRORS_AT_MOST = 1_000
+"""Against a long list of wrong items; a rejection names five."""
 _UNKNOWN_AT_MOST = 200
 """Per object; more than fit into a line."""
 _INLINE_CHARACTERS = 300

@@ -13,9 +13,13 @@ from toolpool.contract.schema.references import UNIONS, resolve
 from toolpool.contract.schema.validation_cost import UNBOUND, ValidationCost
 
 NODES_AT_MOST = 10_000
+"""Against a million properties and huge enumerations: compiling takes memory for each value."""
 DEEPEST = 100
+"""Against nesting that overflows the stack of a compiler or of a shape."""
 _PATTERN_CHARACTERS = 4_000
-_LOOKS_AT_ONE_VALUE = 10_000
+"""Against patterns of megabytes: compiling one takes seconds."""
+_STEPS_AT_ONE_VALUE = 10_000
+"""Against references that double in place: thirty of them make a billion steps for `null`."""
 _OBJECTS = 3
 _REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 
@@ -71,7 +75,7 @@ def _add(found: Extent, node: dict[str, Any]) -> None:
         )
 
 
-def looks_of(schema: dict[str, Any], found: Extent) -> ValidationCost | None:
+def cost_of(schema: dict[str, Any], found: Extent) -> ValidationCost | None:
     """The cost model for validating calls; None for a schema that is always cheap.
 
     Raises `ToolDeclarationInvalid` if the schema is too expensive for a single value.
@@ -79,10 +83,10 @@ def looks_of(schema: dict[str, Any], found: Extent) -> ValidationCost | None:
     if not found.references:
         return None  # every subschema is applied at most once to a value, and there are few
     cost = ValidationCost(schema)
-    if cost.at_one_value > _LOOKS_AT_ONE_VALUE:
+    if cost.at_one_value > _STEPS_AT_ONE_VALUE:
         raise ToolDeclarationInvalid(
             "its input_schema is so recursive that one value would be validated "
-            f"{cost.at_one_value:,} times; the limit is {_LOOKS_AT_ONE_VALUE:,}"
+            f"{cost.at_one_value:,} times; the limit is {_STEPS_AT_ONE_VALUE:,}"
         )
     return cost if cost.can_grow else None
 

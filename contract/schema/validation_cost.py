@@ -14,7 +14,9 @@ from toolpool.contract.schema.references import at_pointer, resolve
 
 _LEVELS = 16
 _ORDINARY = 100
+"""Steps for one value that no ordinary schema exceeds: below it, calls are not counted."""
 _PAIRS = 40_000
+"""Pairs of schema and value. Against arguments so large that even counting would take seconds."""
 UNBOUND = 1 << 62
 
 _HERE = {
@@ -86,7 +88,7 @@ class ValidationCost:
         if self._may_take_more(arguments, most):
             count = _Count(use_tags=not is_explained)
             try:
-                cost = count.looks(self._start, arguments)
+                cost = count.steps(self._start, arguments)
             except RecursionError:
                 raise ValidationTooCostly from None
             if cost > most:
@@ -96,7 +98,7 @@ class ValidationCost:
         """Raises `ValidationTooCostly` if unions may yield more than `most` errors."""
         count = _Count(use_tags=False, errors=True, pairs=most)
         try:
-            found = count.looks(self._start, arguments)
+            found = count.steps(self._start, arguments)
         except RecursionError:
             raise ValidationTooCostly from None
         if found > most:
@@ -191,7 +193,7 @@ class _Count:
         self._pairs = pairs
         self._known: dict[tuple[int, int], int] = {}
 
-    def looks(self, node: _Node, value: Any) -> int:
+    def steps(self, node: _Node, value: Any) -> int:
         """Count the steps. Raises `ValidationTooCostly` if even counting takes too long."""
         inside = isinstance(value, (dict, list))
         if not inside:
@@ -205,17 +207,17 @@ class _Count:
         self._known[key] = 0  # a validator stops at a cycle
         total = node.asked if self._errors else 1
         for inner in node.here:
-            total += 1 if self._is_other(inner, value) else self.looks(inner, value)
+            total += 1 if self._is_other(inner, value) else self.steps(inner, value)
         if isinstance(value, dict):
             for name, field_value in value.items():
                 for inner in node.named.get(name, ()):
-                    total += self.looks(inner, field_value)
+                    total += self.steps(inner, field_value)
                 for inner in node.every:
-                    total += self.looks(inner, field_value)
+                    total += self.steps(inner, field_value)
         else:
             for item in value:
                 for inner in node.every:
-                    total += self.looks(inner, item)
+                    total += self.steps(inner, item)
         self._known[key] = total
         return total
 

@@ -27,22 +27,26 @@ from toolpool.contract.spec import ToolSpec
 
 _CACHED_AT_MOST = 10_000
 _BYTES_AT_MOST = 512 * 1024
+"""Against a schema that is mostly text, which its count of values does not show."""
 _EXPLAINED_NODES = 2_000
+"""Against thousands of wrong fields or items: each is an error to be made and described."""
 _LARGEST_NAMED = 10_000
 _ITEMS_EXPLAINED = 32
-_LOOKS_TO_DECIDE = 2_000_000
-"""Each costs some 20 nanoseconds."""
-_LOOKS_TO_EXPLAIN = 5_000
-"""Each costs some microseconds: every mismatch creates an error."""
+_STEPS_TO_DECIDE = 2_000_000
+"""Against unions that double at each level of the arguments. A step costs some 20 nanoseconds."""
+_STEPS_TO_EXPLAIN = 5_000
+"""Against the same where they do not fit. Every mismatch creates an error, some microseconds."""
 _BRANCH_ERRORS = 5_000
-"""Each costs some microseconds, and all errors of a union are created before the first is read."""
+"""Against many branches for every item: all errors of a union are created before one is read."""
 _CARRIED_AT_MOST = 300_000
-"""Values carried by all errors; each costs some 100 nanoseconds."""
+"""Against many wrong values of a large enum: each error carries the list. 100 nanoseconds each."""
 _ABOUT_SIZE = frozenset({"minItems", "contains", "minContains", "unevaluatedItems"})
 _PATTERN_BYTES = 1 << 20
+"""Against a pattern of few characters that grows, such as `((a{100}){100}){100}`."""
 _ROOT = "urn:toolpool:schema"
 _REMOTE = re.compile(r"Resource '(.*?)' is not present in a registry")
 _BACKTRACKS = 10_000
+"""Against catastrophic patterns that need look-around; all others run in linear time."""
 _LINEAR = jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES)
 _BOUNDED = jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_limit=_PATTERN_BYTES)
 
@@ -55,7 +59,7 @@ class SchemaValidator:
         self._schema = schema
         extent = schema_limits.extent(schema)
         self._longest = extent.longest
-        self._cost = schema_limits.looks_of(schema, extent)
+        self._cost = schema_limits.cost_of(schema, extent)
         self._fan = schema_limits.fan(schema, extent)
         self._validator = _compiled(schema)
         self.shapes = Shapes(schema)
@@ -68,7 +72,7 @@ class SchemaValidator:
         Only a part of very large arguments is explained. Raises ValueError for values that are not
         JSON.
         """
-        if not self._takes_few_looks(arguments, _LOOKS_TO_DECIDE):
+        if not self._takes_few_steps(arguments, _STEPS_TO_DECIDE):
             return (Problem((), "tooDeep", received=json_type(arguments)),)
         if self._validator.is_valid(arguments):
             return ()
@@ -76,8 +80,8 @@ class SchemaValidator:
 
     def explains_all(self, arguments: Any) -> bool:
         """Whether `problems` covers these arguments completely rather than a part."""
-        return self._part_to_explain(arguments) is arguments and self._takes_few_looks(
-            arguments, _LOOKS_TO_EXPLAIN, is_explained=True
+        return self._part_to_explain(arguments) is arguments and self._takes_few_steps(
+            arguments, _STEPS_TO_EXPLAIN, is_explained=True
         )
 
     def canonical(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +114,7 @@ class SchemaValidator:
 
     def _explain(self, arguments: Any) -> tuple[Problem, ...]:
         part = self._part_to_explain(arguments)
-        if part is not None and self._takes_few_looks(part, _LOOKS_TO_EXPLAIN, is_explained=True):
+        if part is not None and self._takes_few_steps(part, _STEPS_TO_EXPLAIN, is_explained=True):
             errors = self._validator.iter_errors(part)
             found = [
                 error for error in errors if part is arguments or error.kind.name not in _ABOUT_SIZE
@@ -120,7 +124,7 @@ class SchemaValidator:
         if (
             self._has_few_errors(arguments, 1)
             and not _has_more_values_than(_LARGEST_NAMED, arguments)
-            and self._takes_few_looks(arguments, _LOOKS_TO_EXPLAIN, is_explained=True)
+            and self._takes_few_steps(arguments, _STEPS_TO_EXPLAIN, is_explained=True)
         ):
             try:
                 self._validator.validate(arguments)
@@ -128,7 +132,7 @@ class SchemaValidator:
                 return self._explainer.problems([error], arguments)
         return self._explainer.problems([], arguments)
 
-    def _takes_few_looks(self, arguments: Any, most: int, *, is_explained: bool = False) -> bool:
+    def _takes_few_steps(self, arguments: Any, most: int, *, is_explained: bool = False) -> bool:
         if self._cost is None:
             return True
         try:
@@ -160,13 +164,13 @@ class SchemaValidator:
         if values * self._fan <= _BRANCH_ERRORS:
             return True
         try:
-            self._all_looks.require_few_errors(part, _BRANCH_ERRORS)
+            self._full_cost.require_few_errors(part, _BRANCH_ERRORS)
         except ValidationTooCostly:
             return False
         return True
 
     @functools.cached_property
-    def _all_looks(self) -> ValidationCost:
+    def _full_cost(self) -> ValidationCost:
         """The cost model, also for a schema whose cost cannot grow."""
         return self._cost or ValidationCost(self._schema)
 
