@@ -1,7 +1,47 @@
-"""What both sides count, as Prometheus calls it."""
+"""How a metric is declared, and those of both sides. Imports nothing of Prometheus."""
+
+import time
+from enum import Enum
+from typing import NamedTuple
 
 from toolpool.contract.observer_dispatch import PULSE_SECONDS
-from toolpool.contract.telemetry.metric_store import LAG_SECONDS, Family, Kind
+
+TOOLS_AT_MOST = 200
+OTHER = "other"
+"""The label of all values beyond a `LabelLimit`."""
+UNKNOWN_TOOL = "(unknown)"
+"""The label of a tool name that a model made up."""
+OK = "ok"
+DIRECTORY_PREFIX = "toolpool-metrics-"
+"""How the name of the directory begins to which worker processes write their metrics."""
+
+SECONDS = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    300.0, 1800.0, 7200.0, 28800.0,
+)  # fmt: skip
+"""From a millisecond to eight hours."""
+LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Kind(Enum):
+    """The type of a metric, and how the gauges of several dispatchers or processes become one."""
+
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+    SUM = "a gauge whose values are added up"
+    MOST = "a gauge of which the largest value counts"
+    SINCE = "a gauge of seconds, computed when it is read; see `stall_seconds`"
+
+
+class Family(NamedTuple):
+    """A metric. `name` is what Prometheus calls it, a counter's with `_total`."""
+
+    name: str
+    kind: Kind
+    text: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
 
 BUILD = Family(
     "toolpool_build_info", Kind.MOST, "Always 1; its label says which version runs.", ("version",)
@@ -16,10 +56,30 @@ STALL = Family(
     "toolpool_event_loop_stall_seconds",
     Kind.SINCE,
     "Seconds for which the event loop has not turned, as of now.",
-    grace=2 * PULSE_SECONDS,
 )
 DROPPED = Family(
     "toolpool_observer_drops_total",
     Kind.COUNTER,
     "Moments that observers on threads of their own were too slow for.",
 )
+
+
+def stall_seconds(turned_at: float) -> float:
+    """How long an event loop is overdue that turned last at `turned_at`, of the monotonic clock."""
+    return max(0.0, time.monotonic() - turned_at - 2 * PULSE_SECONDS)
+
+
+class LabelLimit:
+    """Gives the first `at_most` values of a label to it, and `other` for any further value."""
+
+    def __init__(self, at_most: int) -> None:
+        self._at_most = at_most
+        self._values: set[str] = set()
+
+    def of(self, value: str) -> str:
+        """The label for this value."""
+        if value not in self._values:
+            if len(self._values) >= self._at_most:
+                return OTHER
+            self._values.add(value)
+        return value

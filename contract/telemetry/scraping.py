@@ -1,31 +1,39 @@
-"""Serves the page of metrics over HTTP, from a thread of its own that nothing waits for.
+"""Serves the page of metrics and the probes over HTTP, on threads that nothing waits for.
 
-A scraper that hangs takes one of a few places for a few seconds. Where the port cannot be had, that
-is said once with what to do, and tried again: whoever has it may leave.
+A scraper that hangs takes one of a few connections for a few seconds. If the port cannot be used,
+the log says once what to do, and the server tries again: another process may release it.
 """
 
-import asyncio
 import errno
+import io
 import socket
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import partial
-from http import HTTPStatus
+from socketserver import ThreadingMixIn
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from toolpool.contract import logs
 from toolpool.contract.settings import Settings
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+    from prometheus_client import CollectorRegistry
 
 log = logs.logger("metrics")
 
 PORT = "TOOLPOOL_METRICS_PORT"
 HOST = "TOOLPOOL_METRICS_HOST"
 
-_PLACES = 64
-_PATIENCE_SECONDS = 5.0
+_CONNECTIONS = 64
+_CONNECTION_SECONDS = 5.0
 _TRY_AGAIN_SECONDS = 5.0
-_HEAD_BYTES = 16_384
+_POLL_SECONDS = 0.25
+_FULL_POLL_SECONDS = 0.02
 _STOP_SECONDS = 2.0
 
 _UNUSABLE = {
@@ -53,7 +61,7 @@ def port_of(given: int | str) -> int | None:
 
 
 class Server:
-    """Answers `GET /metrics` with `page`, which is given the header `Accept`.
+    """Answers `GET /metrics` with what is in `registry`.
 
     Each path of `probes` is answered 200 if its function returns an empty string, else 503 with it.
     """
@@ -62,61 +70,47 @@ class Server:
         self,
         host: str,
         port: int,
-        page: Callable[[str], tuple[str, bytes]],
+        registry: "CollectorRegistry",
         probes: Mapping[str, Callable[[], str]] = MappingProxyType({}),
     ) -> None:
-        self._probes = probes
+        from prometheus_client import make_wsgi_app
+
         self._address = (host, port)
-        self._page = page
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping = asyncio.Event()
+        self._page = make_wsgi_app(registry)
+        self._writing_page = threading.Lock()
+        self._probes = probes
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
-        self._said = False
+        self._is_logged = False
 
     def start(self) -> None:
         """Begin to listen; returns at once."""
-        self._loop = asyncio.new_event_loop()
         self._thread.start()
 
     def close(self) -> None:
-        """Let go of the port."""
-        if self._loop is not None and self._thread.is_alive():
-            with suppress(RuntimeError):  # it has just ended
-                self._loop.call_soon_threadsafe(self._stopping.set)
+        """Release the port."""
+        self._stopping.set()
+        if self._thread.is_alive():
             self._thread.join(_STOP_SECONDS)
 
     def _run(self) -> None:
-        loop = self._loop
-        assert loop is not None
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(self._serve())
-
-    async def _serve(self) -> None:
         while not self._stopping.is_set():
             try:
                 listening = _listening(*self._address)
             except (OSError, OverflowError, UnicodeError) as error:
-                self._say(error)
-                await self._stopped_within(_TRY_AGAIN_SECONDS)
+                self._log_unusable(error)
+                self._stopping.wait(_TRY_AGAIN_SECONDS)
                 continue
-            with listening:
-                log.info("metrics_served address=%s:%d", *self._address)
-                accepting = asyncio.ensure_future(self._accept(listening))
-                await self._stopping.wait()
-                accepting.cancel()
-                await asyncio.wait({accepting})
+            log.info("metrics_served address=%s:%d", *self._address)
+            with _HTTPServer(listening, self._app) as server:
+                while not self._stopping.is_set():
+                    server.handle_next()
+                server.disconnect(older_than=0.0)
 
-    async def _stopped_within(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            pass
-
-    def _say(self, error: Exception) -> None:
-        if self._said:
+    def _log_unusable(self, error: Exception) -> None:
+        if self._is_logged:
             return
-        self._said = True
+        self._is_logged = True
         known = _UNUSABLE.get(getattr(error, "errno", None) or 0)
         why = known.format(port=PORT, host=HOST) if known else f"{error}. Look at {HOST} and {PORT}"
         log.warning(
@@ -124,72 +118,95 @@ class Server:
             *self._address, why,
         )  # fmt: skip
 
-    async def _accept(self, listening: socket.socket) -> None:
-        """Take connections while there is a place; the others wait in the kernel."""
-        places = asyncio.Semaphore(_PLACES)
-        answering: set[asyncio.Task[None]] = set()
+    def _app(self, environ: "WSGIEnvironment", respond: "StartResponse") -> Iterable[bytes]:
         try:
-            while True:
-                await places.acquire()
-                await _readable(listening)
-                try:
-                    # Not the loop's own sock_accept: what it has taken as it is cancelled is lost.
-                    connection, _ = listening.accept()
-                except BlockingIOError:
-                    places.release()
-                    continue
-                except OSError as error:  # as where this process has no descriptors left
-                    places.release()
-                    log.warning("metrics_connection_not_taken: %s", error)
-                    await asyncio.sleep(1.0)
-                    continue
-                task = asyncio.ensure_future(self._answer(connection))
-                answering.add(task)
-                task.add_done_callback(answering.discard)
-                task.add_done_callback(partial(_let_go, connection, places))
-        finally:
-            for task in answering:
-                task.cancel()
-
-    async def _answer(self, connection: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        connection.setblocking(False)
-        try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
-                head = b""
-                while b"\r\n\r\n" not in head:
-                    more = await loop.sock_recv(connection, 4096)
-                    head += more
-                    if not more or len(head) > _HEAD_BYTES:
-                        return
-                await loop.sock_sendall(connection, self._response(head))
-        except (OSError, TimeoutError):
-            pass  # a scraper that went away, or hangs
+            return self._answer(environ, respond)
         except Exception:
             log.exception("metrics_page_failed: a fault of toolpool's own")
+            respond("500 Internal Server Error", [("Content-Type", "text/plain")])
+            return [b"see the log: metrics_page_failed\n"]
 
-    def _response(self, head: bytes) -> bytes:
-        request, *lines = head.decode("latin-1").split("\r\n")
-        method, _, rest = request.partition(" ")
-        path = rest.partition(" ")[0].partition("?")[0]
-        content_type, body = "text/plain; charset=utf-8", b""
-        if method not in ("GET", "HEAD"):
-            status = HTTPStatus.METHOD_NOT_ALLOWED
-        elif probe := self._probes.get(path):
-            fault = probe()
-            status = HTTPStatus.SERVICE_UNAVAILABLE if fault else HTTPStatus.OK
-            body = f"{fault or 'ok'}\n".encode()
-        elif path not in ("/metrics", "/"):
-            status, body = HTTPStatus.NOT_FOUND, b"metrics are at /metrics\n"
+    def _answer(self, environ: "WSGIEnvironment", respond: "StartResponse") -> Iterable[bytes]:
+        is_head = environ["REQUEST_METHOD"] == "HEAD"
+        if is_head:
+            environ["REQUEST_METHOD"] = "GET"
+        path = environ["PATH_INFO"]
+        body: Iterable[bytes]
+        if path in ("/", "/metrics"):
+            # One at a time: several would keep the event loop of this process from its turns.
+            with self._writing_page:
+                body = self._page(environ, respond)
         else:
-            status = HTTPStatus.OK
-            accepted = [line[7:].strip() for line in lines if line.lower().startswith("accept:")]
-            content_type, body = self._page(", ".join(accepted))
-        shown = (
-            f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {content_type}\r\n"
-            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        ).encode()
-        return shown if method == "HEAD" else shown + body
+            status, text = "404 Not Found", "metrics are at /metrics"
+            if path in self._probes:
+                fault = self._probes[path]()
+                status, text = ("503 Service Unavailable", fault) if fault else ("200 OK", "ok")
+            respond(status, [("Content-Type", "text/plain; charset=utf-8")])
+            body = [f"{text}\n".encode()]
+        return [] if is_head else body
+
+
+class _Handler(WSGIRequestHandler):
+    default_request_version = "HTTP/1.0"  # so that invalid requests are answered with a status
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are not logged."""
+
+    def get_stderr(self) -> Any:
+        return io.StringIO()
+
+
+class _HTTPServer(ThreadingMixIn, WSGIServer):
+    """A thread per connection, for a few connections and a few seconds each."""
+
+    daemon_threads = True
+    block_on_close = False
+    timeout = _POLL_SECONDS
+
+    def __init__(self, listening: socket.socket, app: "WSGIApplication") -> None:
+        super().__init__(listening.getsockname()[:2], _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listening
+        # The base class would look up the host's name, which can take seconds.
+        self.server_name, self.server_port = listening.getsockname()[:2]
+        self.setup_environ()
+        self.set_app(app)
+        self._connections: dict[Any, float] = {}
+
+    def handle_next(self) -> None:
+        """Take a connection if one comes soon. Beyond the limit they wait in the kernel."""
+        self.disconnect(older_than=_CONNECTION_SECONDS)
+        if len(self._connections) < _CONNECTIONS:
+            self.handle_request()
+        else:
+            time.sleep(_FULL_POLL_SECONDS)
+
+    def disconnect(self, *, older_than: float) -> None:
+        """End the connections that have lasted for so many seconds."""
+        now = time.monotonic()
+        for connection, since in self._connections.copy().items():
+            if now - since >= older_than:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            return super().get_request()
+        except OSError as error:  # such as too many open files
+            log.warning("metrics_connection_not_taken: %s", error)
+            time.sleep(1.0)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._connections[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._connections.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A scraper that went away or sent nonsense is not logged."""
 
 
 def address_of(settings: Settings, host: str | None, port: int | None) -> tuple[str, int] | None:
@@ -198,30 +215,11 @@ def address_of(settings: Settings, host: str | None, port: int | None) -> tuple[
     return (host or settings.metrics_host, wanted) if wanted is not None else None
 
 
-async def _readable(listening: socket.socket) -> None:
-    """Return when somebody connects."""
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_reader(listening, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(listening)
-
-
-def _let_go(connection: socket.socket, places: asyncio.Semaphore, _: object) -> None:
-    """It was answered, or given up, even before that began."""
-    connection.close()
-    places.release()
-
-
 def _listening(host: str, port: int) -> socket.socket:
     is_any = host in ("", "::")
-    listening = socket.create_server(
+    return socket.create_server(
         (host, port),
         family=socket.AF_INET6 if ":" in host else socket.AF_INET,
-        backlog=_PLACES,
+        backlog=_CONNECTIONS,
         dualstack_ipv6=is_any and ":" in host and socket.has_dualstack_ipv6(),
     )
-    listening.setblocking(False)
-    return listening

@@ -1,7 +1,8 @@
 """What a dispatcher counts, as Prometheus calls it."""
 
-from toolpool.contract.telemetry.families import BUILD, DROPPED, LAG, STALL
-from toolpool.contract.telemetry.metric_store import CALLS, SECONDS, Family, Kind
+from toolpool.contract.telemetry.families import BUILD, DROPPED, LAG, SECONDS, STALL, Family, Kind
+
+_CALLS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
 ENDED = Family(
     "toolpool_calls_total",
@@ -71,7 +72,7 @@ LATE = Family(
     "Outcomes that came for calls which had been answered before.",
 )
 BATCH = Family(
-    "toolpool_batch_calls", Kind.HISTOGRAM, "Calls in one message to a queue.", buckets=CALLS
+    "toolpool_batch_calls", Kind.HISTOGRAM, "Calls in one message to a queue.", buckets=_CALLS
 )
 WAITING = Family(
     "toolpool_waiting_calls", Kind.SUM, "Accepted calls that a worker is still to start."

@@ -2,23 +2,28 @@
 
 import threading
 import time
-from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from weakref import WeakKeyDictionary
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from toolpool.contract import logs
 from toolpool.contract.outcome import Code, ErrorType, Executed
 from toolpool.contract.settings import Settings
 from toolpool.contract.telemetry import families
-from toolpool.contract.telemetry.exposition import Page, aggregate_in
-from toolpool.contract.telemetry.metric_store import (
+from toolpool.contract.telemetry.families import (
     OK,
     OTHER,
-    SECONDS,
+    TOOLS_AT_MOST,
     UNKNOWN_TOOL,
-    MetricShard,
-    ToolNames,
+    Family,
+    Kind,
+    LabelLimit,
+    stall_seconds,
 )
+from toolpool.contract.telemetry.metric_set import MetricSet
 from toolpool.contract.telemetry.scraping import Server, address_of
 from toolpool.contract.version import VERSION
 from toolpool.dispatcher.observer import CallFacts, Ended, HookFailure, Observer, Pulse, Rejected
@@ -27,21 +32,67 @@ from toolpool.dispatcher.observers.first_attempts import FirstAttempts
 
 log = logs.logger("metrics")
 
-_SUM = len(SECONDS) + 1
-
 
 class _Tool:
-    """Where the cells of one tool are that every call writes to."""
+    """What every call of a tool adds to."""
 
     __slots__ = ("first_valid", "label", "ok", "seconds", "unknown")
 
-    def __init__(self, shard: MetricShard, label: str) -> None:
+    def __init__(self, made: MetricSet, label: str) -> None:
         self.label = label
-        self.ok = shard.place(dispatcher_metrics.ENDED, label, OK, OK)
-        self.seconds = shard.place(dispatcher_metrics.CALL_SECONDS, label)
-        self.first_valid = shard.place(dispatcher_metrics.FIRST_TRIES, label, "valid")
+        self.ok = made.counter(dispatcher_metrics.ENDED, label, OK, OK).inc
+        self.seconds = made.histogram(dispatcher_metrics.CALL_SECONDS, label).observe
+        self.first_valid = made.counter(dispatcher_metrics.FIRST_TRIES, label, "valid").inc
         # At 0 from its first call on: of a counter that begins with 1 nobody sees that it grew.
-        self.unknown = shard.place(dispatcher_metrics.EXECUTED_UNKNOWN, label)
+        self.unknown = made.counter(dispatcher_metrics.EXECUTED_UNKNOWN, label).inc
+
+
+class _Collector(Collector):
+    """The metrics of one registry: the counters of its dispatchers, and the gauges of open ones."""
+
+    def __init__(self) -> None:
+        self.made = MetricSet(dispatcher_metrics.FAMILIES, in_memory=True)
+        self.open: set[Metrics] = set()
+        self._labels = LabelLimit(TOOLS_AT_MOST)
+        self._tools: dict[str, _Tool] = {}
+        for hook in dispatcher_metrics.HOOKS:  # at 0 from the start, as above
+            self.made.counter(dispatcher_metrics.HOOK_FAILED, hook)
+
+    def label(self, tool: str) -> str:
+        """The label of a tool of the catalog."""
+        return self._labels.of(tool)
+
+    def tool(self, name: str) -> _Tool:
+        """The metrics of a tool of the catalog."""
+        tool = self._tools.get(name)
+        if tool is None:
+            label = self._labels.of(name)
+            tool = self._tools.get(label) or _Tool(self.made, label)
+            self._tools[label] = tool
+        return tool
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family, with no series if nothing has happened yet."""
+        for family in dispatcher_metrics.FAMILIES:
+            if family.kind is Kind.COUNTER:
+                yield from _without_created(self.made.counter(family).collect())
+            elif family.kind is Kind.HISTOGRAM:
+                yield from _without_created(self.made.histogram(family).collect())
+            else:
+                yield self._gauge(family)
+
+    describe = collect
+
+    def _gauge(self, family: Family) -> Metric:
+        gauge = GaugeMetricFamily(family.name, family.text, labels=family.labels)
+        gauges = [metrics.gauges for metrics in self.open.copy()]
+        values = [known[family.name] for known in gauges if family.name in known]
+        if family.kind is Kind.SINCE:
+            values = [stall_seconds(value) for value in values]
+        if values:
+            labels = (VERSION,) if family is families.BUILD else ()
+            gauge.add_metric(labels, sum(values) if family.kind is Kind.SUM else max(values))
+        return gauge
 
 
 class Metrics(Observer):
@@ -65,30 +116,23 @@ class Metrics(Observer):
     ) -> None:
         self._address = address_of(settings or Settings(), host, port)
         self.registry = _PORTS.registry(self._address) if registry is None else registry
-        self._aggregate = aggregate_in(self.registry, dispatcher_metrics.FAMILIES)
+        self._collector = _collector_of(self.registry)
+        made = self._collector.made
+        self._lag = made.histogram(families.LAG)
+        self._dropped = made.counter(families.DROPPED)
+        self._batch = made.histogram(dispatcher_metrics.BATCH)
+        self._late = made.counter(dispatcher_metrics.LATE)
         self._is_open = False
         self._begin()
 
     def _begin(self) -> None:
-        self._shard = shard = MetricShard()
-        self._cells = shard.cells
-        self._names = ToolNames()
-        self._tools: dict[str, _Tool] = {}
         self._tries = FirstAttempts()
         self._workers: set[str] = set()
-        self._late = shard.place(dispatcher_metrics.LATE)
-        self._batch = shard.place(dispatcher_metrics.BATCH)
-        self._lag = shard.place(families.LAG)
-        self._dropped = shard.place(families.DROPPED)
-        self._waiting = shard.place(dispatcher_metrics.WAITING)
-        self._in_flight = shard.place(dispatcher_metrics.IN_FLIGHT)
-        self._oldest = shard.place(dispatcher_metrics.OLDEST)
-        self._approvals = shard.place(dispatcher_metrics.APPROVALS)
-        self._oldest_approval = shard.place(dispatcher_metrics.OLDEST_APPROVAL)
-        for hook in dispatcher_metrics.HOOKS:  # at 0 from the start, as below
-            shard.place(dispatcher_metrics.HOOK_FAILED, hook)
-        self._alive = shard.place(dispatcher_metrics.WORKERS)
-        self._cells[shard.place(families.BUILD, VERSION)] = 1.0
+        self._known_drops = 0
+        self.gauges: dict[str, float] = {families.BUILD.name: 1.0}
+        """How this dispatcher stands, by the name of the metric."""
+        self._set_gauges(0, 0, 0.0, 0, 0.0)
+        self._set_workers()
 
     def open(self) -> None:
         """Begin to count, and to be read."""
@@ -99,7 +143,7 @@ class Metrics(Observer):
             )
             return
         self._is_open = True
-        self._aggregate.add(self._shard)
+        self._collector.open.add(self)
         if self._address is not None:
             _PORTS.open(self._address, self.registry)
 
@@ -108,108 +152,111 @@ class Metrics(Observer):
         if not self._is_open:
             return
         self._is_open = False
-        self._aggregate.end(self._shard)
+        self._collector.open.discard(self)
         self._begin()
         if self._address is not None:
             _PORTS.close(self._address, self.registry)
 
     def rejected(self, rejected: Rejected) -> None:
         """The model has to mend it."""
-        label = self._names.of(rejected.tool) if rejected.is_known else UNKNOWN_TOOL
+        label = self._collector.label(rejected.tool) if rejected.is_known else UNKNOWN_TOOL
         self._note_rejection(label, rejected.session, rejected.code, rejected.kinds)
 
     def sent(self, queue: str, calls: int) -> None:
         """A message is in a queue."""
-        self._shard.observe(self._batch, dispatcher_metrics.BATCH.buckets, calls)
+        self._batch.observe(calls)
 
     def requeued(self, call: CallFacts) -> None:
         """It was sent once more."""
-        self._cells[
-            self._shard.place(dispatcher_metrics.REDISPATCHED, self._names.of(call.tool))
-        ] += 1.0
+        self._count(dispatcher_metrics.REDISPATCHED, self._collector.label(call.tool))
 
     def lost(self, call: CallFacts, worker: str) -> None:
         """The worker that ran it is gone."""
-        self._cells[self._shard.place(dispatcher_metrics.LOST, self._names.of(call.tool))] += 1.0
+        self._count(dispatcher_metrics.LOST, self._collector.label(call.tool))
 
     def retried(self, call: CallFacts, pause: float) -> None:
         """It is run again."""
-        self._cells[self._shard.place(dispatcher_metrics.RETRIED, self._names.of(call.tool))] += 1.0
+        self._count(dispatcher_metrics.RETRIED, self._collector.label(call.tool))
 
     def ended(self, call: CallFacts, ended: Ended) -> None:
         """It has its result."""
         if not ended.is_first:  # else another dispatcher counts it
             return
-        tool = self._tools.get(call.tool) or self._tool(call.tool)
-        cells, seconds = self._cells, ended.seconds
-        cells[tool.seconds + bisect_left(SECONDS, seconds)] += 1.0
-        cells[tool.seconds + _SUM] += seconds
+        tool = self._collector.tool(call.tool)
+        tool.seconds(ended.seconds)
         if ended.shared:
-            cells[self._shard.place(dispatcher_metrics.SHARED, tool.label, ended.shared)] += 1.0
+            self._count(dispatcher_metrics.SHARED, tool.label, ended.shared)
         if ended.code is None:
-            cells[tool.ok] += 1.0
+            tool.ok()
         else:
             if ended.code.error_type is ErrorType.VALIDATION:
                 self._note_rejection(tool.label, call.session, ended.code, ended.kinds)
                 return
-            self._count(tool.label, ended.code)
+            self._count_failure(tool.label, ended.code)
             if ended.executed is Executed.UNKNOWN:
-                cells[tool.unknown] += 1.0
+                tool.unknown()
         if self._tries.valid(call.session, tool.label):
-            cells[tool.first_valid] += 1.0
+            tool.first_valid()
 
     def hook_failed(self, failure: HookFailure) -> None:
         """A hook, policy rule or webhook failed."""
-        self._cells[self._shard.place(dispatcher_metrics.HOOK_FAILED, failure.hook)] += 1.0
+        self._count(dispatcher_metrics.HOOK_FAILED, failure.hook)
 
     def late(self, key: str, worker: str) -> None:
         """A worker's outcome came too late."""
-        self._cells[self._late] += 1.0
+        self._late.inc()
 
     def worker_up(self, worker: str) -> None:
         """A worker is seen."""
         self._workers.add(worker)
-        self._cells[self._alive] = len(self._workers)
+        self._set_workers()
 
     def worker_down(self, worker: str) -> None:
         """A worker is gone."""
         self._workers.discard(worker)
-        self._cells[self._alive] = len(self._workers)
+        self._set_workers()
 
     def pulse(self, pulse: Pulse) -> None:
         """Its event loop turns."""
-        shard, cells = self._shard, self._cells
-        shard.observe(self._lag, families.LAG.buckets, pulse.lag)
-        cells[shard.place(families.STALL)] = time.monotonic()
-        cells[self._waiting] = pulse.waiting
-        cells[self._in_flight] = pulse.in_flight
-        cells[self._oldest] = pulse.oldest_waiting
-        cells[self._approvals] = pulse.waiting_approvals
-        cells[self._oldest_approval] = pulse.oldest_approval
-        cells[self._dropped] = pulse.dropped
+        self._lag.observe(pulse.lag)
+        self._dropped.inc(pulse.dropped - self._known_drops)
+        self._known_drops = pulse.dropped
+        self.gauges[families.STALL.name] = time.monotonic()
+        self._set_gauges(
+            pulse.waiting,
+            pulse.in_flight,
+            pulse.oldest_waiting,
+            pulse.waiting_approvals,
+            pulse.oldest_approval,
+        )
 
-    def _tool(self, name: str) -> _Tool:
-        label = self._names.of(name)
-        tool = self._tools.get(label) or _Tool(self._shard, label)
-        self._tools[label] = tool
-        return tool
+    def _set_gauges(
+        self, waiting: int, in_flight: int, oldest: float, approvals: int, oldest_approval: float
+    ) -> None:
+        self.gauges[dispatcher_metrics.WAITING.name] = waiting
+        self.gauges[dispatcher_metrics.IN_FLIGHT.name] = in_flight
+        self.gauges[dispatcher_metrics.OLDEST.name] = oldest
+        self.gauges[dispatcher_metrics.APPROVALS.name] = approvals
+        self.gauges[dispatcher_metrics.OLDEST_APPROVAL.name] = oldest_approval
+
+    def _set_workers(self) -> None:
+        self.gauges[dispatcher_metrics.WORKERS.name] = len(self._workers)
 
     def _note_rejection(
         self, label: str, session: str | None, code: Code, kinds: tuple[str, ...]
     ) -> None:
-        shard, cells = self._shard, self._cells
-        self._count(label, code)
+        self._count_failure(label, code)
         known = {kind if kind in dispatcher_metrics.KEYWORDS else OTHER for kind in kinds}
         for keyword in known or {code.value.partition(".")[2]}:
-            cells[shard.place(dispatcher_metrics.FAILED_VALIDATION, label, keyword)] += 1.0
+            self._count(dispatcher_metrics.FAILED_VALIDATION, label, keyword)
         if self._tries.rejected(session, label):
-            cells[shard.place(dispatcher_metrics.FIRST_TRIES, label, "rejected")] += 1.0
+            self._count(dispatcher_metrics.FIRST_TRIES, label, "rejected")
 
-    def _count(self, label: str, code: Code) -> None:
-        place = self._shard.place(
-            dispatcher_metrics.ENDED, label, code.error_type.value, code.value
-        )
-        self._cells[place] += 1.0
+    def _count_failure(self, label: str, code: Code) -> None:
+        self._count(dispatcher_metrics.ENDED, label, code.error_type.value, code.value)
+
+    def _count(self, family: Family, *labels: str) -> None:
+        self._collector.made.counter(family, *labels).inc()
 
 
 class _Ports:
@@ -233,7 +280,7 @@ class _Ports:
         with self._lock:
             served = self._servers.get(address)
             if served is None:
-                server = Server(*address, Page(registry).of)
+                server = Server(*address, registry)
                 self._servers[address] = served = (registry, server)
                 self._users[address] = 0
                 server.start()
@@ -260,3 +307,23 @@ class _Ports:
 
 
 _PORTS = _Ports()
+
+_collectors: "WeakKeyDictionary[CollectorRegistry, _Collector]" = WeakKeyDictionary()
+_collectors_lock = threading.Lock()
+
+
+def _collector_of(registry: CollectorRegistry) -> _Collector:
+    with _collectors_lock:
+        collector = _collectors.get(registry)
+        if collector is None:
+            collector = _Collector()
+            registry.register(collector)
+            _collectors[registry] = collector
+        return collector
+
+
+def _without_created(metrics: Iterable[Metric]) -> Iterator[Metric]:
+    """Without the times at which series began, which triple the number of a counter's."""
+    for metric in metrics:
+        metric.samples = [each for each in metric.samples if not each.name.endswith("_created")]
+        yield metric

@@ -12,7 +12,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode
 
 from toolpool.contract.settings import Settings
 from toolpool.contract.telemetry import span_attributes
-from toolpool.contract.telemetry.metric_store import UNKNOWN_TOOL
+from toolpool.contract.telemetry.families import UNKNOWN_TOOL
 from toolpool.contract.version import VERSION
 from toolpool.dispatcher.observer import CallFacts, Ended, Observer, Rejected
 

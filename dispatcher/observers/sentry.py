@@ -14,7 +14,7 @@ import sentry_sdk
 from toolpool.contract.outcome import Code, ErrorType, Executed
 from toolpool.contract.settings import Settings
 from toolpool.contract.telemetry import span_attributes
-from toolpool.contract.telemetry.metric_store import UNKNOWN_TOOL
+from toolpool.contract.telemetry.families import UNKNOWN_TOOL
 from toolpool.contract.telemetry.sentry_reports import BeforeSend, Fingerprint, Reports
 from toolpool.contract.telemetry.throttle import Throttle
 from toolpool.contract.telemetry.trace_headers import (

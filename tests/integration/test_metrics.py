@@ -87,6 +87,13 @@ class Watch:
         return self.figures
 
 
+def directory_of(pid: int) -> Path:
+    """Where a worker process writes its metrics."""
+    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    [found] = [value for value in variables if value.startswith(b"PROMETHEUS_MULTIPROC_DIR=")]
+    return Path(os.fsdecode(found.partition(b"=")[2]))
+
+
 def settings_for(redis_url: str) -> Settings:
     return Settings(redis_url=redis_url, catalog_timeout=30.0, **QUICK)  # type: ignore[arg-type]
 
@@ -124,6 +131,8 @@ async def test_what_is_read_is_what_was_run_though_a_worker_is_killed(
                 lambda f: by_code(f, "toolpool_runs_total") == expected, "all runs are counted"
             )
             pid = (await one.dispatch(call("whoami")))[0].data
+            directory = directory_of(pid)
+            files = {path.name for path in directory.iterdir()}
             lost = asyncio.ensure_future(one.dispatch(call("waits", token="x")))
             waited = {"queue": "toolpool.default.loop"}
             await workers.until(
@@ -139,6 +148,7 @@ async def test_what_is_read_is_what_was_run_though_a_worker_is_killed(
             assert value(read, "toolpool_worker_processes") == 1
             assert value(read, "toolpool_worker_process_failures_total") == 1
             assert value(read, "toolpool_run_duration_seconds_count", tool="works") == 3
+            assert {path.name for path in directory.iterdir()} == files
             read = await dispatchers.until(
                 lambda f: value(f, "toolpool_executed_unknown_total", tool="waits") == 1, "unknown"
             )
@@ -151,6 +161,7 @@ async def test_what_is_read_is_what_was_run_though_a_worker_is_killed(
             )
             text = repr(read) + repr(workers.figures)
             assert "424242" not in text, "no argument, session or made-up name is a label"
+    assert not directory.exists()
 
 
 async def test_a_call_that_is_sent_again_is_counted(redis_url: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 
 from tests.conftest import REPOSITORY
 from toolpool.contract.outcome import Code, ErrorType
-from toolpool.contract.telemetry.metric_store import OK, UNKNOWN_TOOL, Family, Kind
+from toolpool.contract.telemetry.families import OK, UNKNOWN_TOOL, Family, Kind
 from toolpool.dispatcher.observers import dispatcher_metrics as of_dispatchers
 from toolpool.workers.observers import worker_metrics as of_workers
 

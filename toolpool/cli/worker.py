@@ -64,7 +64,7 @@ def worker(
     boot: Annotated[str | None, typer.Option(hidden=True)] = None,
     link: Annotated[int | None, typer.Option(hidden=True)] = None,
     handed_over: Annotated[int | None, typer.Option(hidden=True)] = None,
-    figures: Annotated[int | None, typer.Option(hidden=True)] = None,
+    metrics_slot: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> int:
     """Run tools for dispatchers until stopped.
 
@@ -100,7 +100,7 @@ def worker(
             boot=boot,
             link=Link.inherited(link) if link is not None else None,
             observers=observer or comma_separated(settings.worker_observers),
-            figures=figures,
+            metrics_slot=metrics_slot,
             variables=variables,
         )
     except ToolsUnimportable as error:

@@ -123,13 +123,13 @@ def run_worker(
     boot: str | None = None,
     link: Link | None = None,
     observers: Sequence[str] = (),
-    figures: int | None = None,
+    metrics_slot: str | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> int:
     """Run a worker until it is told to stop; returns its exit code. Raises `Misconfigured`.
 
     `boot` is the id that its supervisor uses, `link` the connection to the supervisor. `observers`
-    are `module:name`. `figures` is the descriptor of the shared metrics memory. `variables` hold
+    are `module:name`. `metrics_slot` names the files that metrics are written to. `variables` hold
     secrets of tools; by default those of this process.
     """
     process_role.mark()
@@ -137,6 +137,10 @@ def run_worker(
     if settings.broker_url:
         _require_welcome(url, settings.connect_timeout)
     forks.refuse()  # before tools are imported, some of which copy the function
+    if metrics_slot is not None:
+        from toolpool.workers.observers.metrics import count_in_slot
+
+        count_in_slot(metrics_slot)  # before tools are imported, some of which have metrics
     catalog = Catalog.load(tools)
     watching = load(observers)
     secrets = source_of(settings.secrets, variables)
@@ -149,7 +153,7 @@ def run_worker(
         queues=queues,
         boot=boot,
         link=link,
-        observers=[log(), *observing(settings, figures), *watching],
+        observers=[log(), *observing(settings, metrics_slot), *watching],
         secrets=secrets,
     )
     _say_of_secrets(secrets, catalog)

@@ -3,15 +3,18 @@
 import os
 import sys
 
+from toolpool.contract import logs
 from toolpool.contract.settings import Settings
 from toolpool.workers.worker_observer import WorkerObserver
 
+log = logs.logger("metrics")
 
-def observing(settings: Settings, figures: int | None = None) -> list[WorkerObserver]:
+
+def observing(settings: Settings, metrics_slot: str | None = None) -> list[WorkerObserver]:
     """The observers that the environment asks for. Raises `Misconfigured` for what it gets wrong.
 
-    `figures` is the descriptor of memory that metrics are counted in, where a supervisor serves
-    them. Each observer is imported only where it is wanted.
+    `metrics_slot` names the files that metrics are written to, if a supervisor serves them. Each
+    observer is imported only where it is wanted.
     """
     observers: list[WorkerObserver] = []
     if os.environ.get("SENTRY_DSN"):
@@ -23,8 +26,11 @@ def observing(settings: Settings, figures: int | None = None) -> list[WorkerObse
 
         if (observer := open_telemetry(settings)) is not None:
             observers.append(observer)
-    if figures is not None:
-        from toolpool.workers.observers.metrics import metrics_on
+    if metrics_slot is not None:
+        from toolpool.workers.observers.metrics import Metrics
 
-        observers.append(metrics_on(figures))
+        try:
+            observers.append(Metrics())
+        except OSError as error:
+            log.warning("metrics_not_counted: %s. Tool calls are not affected", error)
     return observers

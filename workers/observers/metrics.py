@@ -1,24 +1,18 @@
-"""Prometheus metrics of a worker process: written into memory that its supervisor reads.
+"""Prometheus metrics of a worker process, in the multiprocess mode of `prometheus_client`.
 
-So what a process has counted is there, however it ends, but for the last turn of its event loop,
-and no tool finds a port or a directory of ours. The page itself is the supervisor's:
-`supervision/metrics.py`.
+The process writes every value to files that its supervisor reads: what it has counted is there,
+however it ends. The page is the supervisor's: `supervision/merged_metrics.py`.
 """
 
-import mmap
-import os
 import time
-from bisect import bisect_left
+from functools import partial
+from typing import Literal
+
+from prometheus_client import Gauge, values
 
 from toolpool.contract.telemetry import families
-from toolpool.contract.telemetry.metric_store import (
-    OK,
-    SECONDS,
-    SHEET_BYTES,
-    UNKNOWN_TOOL,
-    MetricShard,
-    ToolNames,
-)
+from toolpool.contract.telemetry.families import OK, TOOLS_AT_MOST, UNKNOWN_TOOL, Family, LabelLimit
+from toolpool.contract.telemetry.metric_set import MetricSet
 from toolpool.workers.observers import worker_metrics
 from toolpool.workers.worker_observer import (
     Blocked,
@@ -29,101 +23,101 @@ from toolpool.workers.worker_observer import (
     WorkerPulse,
 )
 
-_SUM = len(SECONDS) + 1
 _REASONS_AT_MOST = 20
 _CAUSES_AT_MOST = 50
 
 
+def count_in_slot(slot: str) -> None:
+    """Make all metrics of this process write to the files of `slot`.
+
+    Call it before tools are imported, which may have metrics of their own. Other than files that
+    are named after a process, these are continued by the next process that has the slot.
+    """
+    files = values.MultiProcessValue(partial(str, slot))  # type: ignore[no-untyped-call]
+    values.ValueClass = files
+
+
 class _Tool:
-    """Where the cells of one tool are that every call writes to."""
+    """What every call of a tool adds to."""
 
     __slots__ = ("label", "ok", "seconds")
 
-    def __init__(self, shard: MetricShard, label: str) -> None:
+    def __init__(self, made: MetricSet, label: str) -> None:
         self.label = label
-        self.ok = shard.place(worker_metrics.RAN, label, OK, OK, "")
-        self.seconds = shard.place(worker_metrics.RUN_SECONDS, label)
+        self.ok = made.counter(worker_metrics.RAN, label, OK, OK, "").inc
+        self.seconds = made.histogram(worker_metrics.RUN_SECONDS, label).observe
 
 
 class Metrics(WorkerObserver):
-    """On in every worker process whose supervisor serves metrics."""
+    """On in every worker process whose supervisor serves metrics, after `count_in_slot`."""
 
     is_quick = True
 
-    def __init__(self, shard: MetricShard) -> None:
-        self._shard = shard
-        self._cells = shard.cells
-        self._names = ToolNames()
+    def __init__(self) -> None:
+        self._made = made = MetricSet(worker_metrics.FAMILIES, in_memory=False)
+        self._labels = LabelLimit(TOOLS_AT_MOST)
+        self._reasons = LabelLimit(_REASONS_AT_MOST)
+        self._causes = LabelLimit(_CAUSES_AT_MOST)
         self._tools: dict[str, _Tool] = {}
-        self._queues: dict[str, int] = {}
-        self._reasons = ToolNames(_REASONS_AT_MOST)
-        self._causes = ToolNames(_CAUSES_AT_MOST)
-        self._lag = shard.place(families.LAG)
-        self._stall = shard.place(families.STALL)
-        self._running = shard.place(worker_metrics.RUNNING)
-        self._stuck = shard.place(worker_metrics.STUCK)
-        self._dropped = shard.place(families.DROPPED)
-        self._cells[self._stall] = time.monotonic()
+        self._lag = made.histogram(families.LAG)
+        self._dropped = made.counter(families.DROPPED)
+        self._known_drops = 0
+        self._running = _gauge(worker_metrics.RUNNING, "livesum")
+        self._stuck = _gauge(worker_metrics.STUCK, "livesum")
+        self._turned_at = _gauge(families.STALL, "livemin")
+        self._turned_at.set(time.monotonic())
 
     def started(self, call: RunFacts, received: Received) -> None:
         """Its tool is entered."""
-        at = self._queues.get(call.queue)
-        if at is None:
-            at = self._queues[call.queue] = self._shard.place(worker_metrics.QUEUE_WAIT, call.queue)
-        seconds = received.seconds
-        self._cells[at + bisect_left(SECONDS, seconds)] += 1.0
-        self._cells[at + _SUM] += seconds
+        self._made.histogram(worker_metrics.QUEUE_WAIT, call.queue).observe(received.seconds)
 
     def ended(self, call: RunFacts, ended: RunEnded) -> None:
         """It was answered."""
         name = call.tool if call.run_in else UNKNOWN_TOOL
         tool = self._tools.get(name) or self._tool(name)
-        cells, code = self._cells, ended.code
+        code = ended.code
         if code is None:
-            cells[tool.ok] += 1.0
+            tool.ok()
         else:
             cause = ended.failure.cause if ended.failure is not None else ""
             labels = tool.label, code.error_type.value, code.value, self._causes.of(cause)
-            cells[self._shard.place(worker_metrics.RAN, *labels)] += 1.0
-        seconds = ended.seconds
-        if seconds:
-            cells[tool.seconds + bisect_left(SECONDS, seconds)] += 1.0
-            cells[tool.seconds + _SUM] += seconds
+            self._count(worker_metrics.RAN, *labels)
+        if ended.seconds:
+            tool.seconds(ended.seconds)
 
     def released(self, call: RunFacts) -> None:
         """It was given back."""
-        label = self._names.of(call.tool) if call.run_in else UNKNOWN_TOOL
-        self._cells[self._shard.place(worker_metrics.RELEASED, label)] += 1.0
+        label = self._labels.of(call.tool) if call.run_in else UNKNOWN_TOOL
+        self._count(worker_metrics.RELEASED, label)
 
     def refused(self, reason: str) -> None:
         """A message was dropped."""
-        self._cells[self._shard.place(worker_metrics.REFUSED, self._reasons.of(reason))] += 1.0
+        self._count(worker_metrics.REFUSED, self._reasons.of(reason))
 
     def blocked(self, blocked: Blocked) -> None:
         """A tool blocks the event loop; told once more where it ends the worker."""
         if not blocked.is_fatal:
-            label = self._names.of(blocked.tool) if blocked.tool else UNKNOWN_TOOL
-            self._cells[self._shard.place(worker_metrics.BLOCKED, label)] += 1.0
+            label = self._labels.of(blocked.tool) if blocked.tool else UNKNOWN_TOOL
+            self._count(worker_metrics.BLOCKED, label)
 
     def pulse(self, pulse: WorkerPulse) -> None:
         """Its event loop turns."""
-        cells = self._cells
-        self._shard.observe(self._lag, families.LAG.buckets, pulse.lag)
-        cells[self._stall] = time.monotonic()
-        cells[self._running] = pulse.running
-        cells[self._stuck] = pulse.stuck
-        cells[self._dropped] = pulse.dropped
+        self._lag.observe(pulse.lag)
+        self._turned_at.set(time.monotonic())
+        self._running.set(pulse.running)
+        self._stuck.set(pulse.stuck)
+        self._dropped.inc(pulse.dropped - self._known_drops)
+        self._known_drops = pulse.dropped
 
     def _tool(self, name: str) -> _Tool:
-        label = self._names.of(name) if name != UNKNOWN_TOOL else name
-        tool = self._tools.get(label) or _Tool(self._shard, label)
+        label = self._labels.of(name) if name != UNKNOWN_TOOL else name
+        tool = self._tools.get(label) or _Tool(self._made, label)
         self._tools[label] = tool
         return tool
 
+    def _count(self, family: Family, *labels: str) -> None:
+        self._made.counter(family, *labels).inc()
 
-def metrics_on(descriptor: int) -> Metrics:
-    """What writes into the memory that a supervisor handed over."""
-    os.set_inheritable(descriptor, False)
-    memory = mmap.mmap(descriptor, SHEET_BYTES)
-    os.close(descriptor)
-    return Metrics(MetricShard(memory))
+
+def _gauge(family: Family, mode: Literal["livesum", "livemin"]) -> Gauge:
+    return Gauge(family.name, family.text, registry=None, multiprocess_mode=mode)

@@ -1,7 +1,6 @@
 """What a worker counts, as Prometheus calls it. Its supervisor adds up what its processes count."""
 
-from toolpool.contract.telemetry.families import BUILD, DROPPED, LAG, STALL
-from toolpool.contract.telemetry.metric_store import SECONDS, Family, Kind
+from toolpool.contract.telemetry.families import BUILD, DROPPED, LAG, SECONDS, STALL, Family, Kind
 
 RAN = Family(
     "toolpool_runs_total",

@@ -19,6 +19,7 @@ from toolpool.contract.errors import Misconfigured
 from toolpool.contract.exception_report import tools_imported
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.redaction import NOTHING
+from toolpool.contract.telemetry.families import DIRECTORY_PREFIX
 from toolpool.workers.context import ProgressGate, ToolContext
 from toolpool.workers.running import descendants, forks, frames, process_role
 from toolpool.workers.running.entry_flag import EntryFlag
@@ -44,6 +45,8 @@ def main() -> int:
     die_with_parent(options.parent)
     process_role.mark()
     logs.configure_child(os.environ)
+    if DIRECTORY_PREFIX in os.environ.get("PROMETHEUS_MULTIPROC_DIR", ""):
+        del os.environ["PROMETHEUS_MULTIPROC_DIR"]  # it is for worker processes only
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     descendants.adopt()
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

@@ -1,101 +1,181 @@
-"""One page of metrics for a supervisor and all its worker processes, those that ended as well.
+"""One page of metrics for a supervisor and all its worker processes, also those that ended.
 
-Each process writes into memory of its own, which is here before the process and after it: what it
-counted stays when it is gone, and how it stood does not.
+Worker processes run `prometheus_client` in multiprocess mode: each writes its values to files in a
+directory of the supervisor. The files belong to a slot. A process takes the lowest slot that is
+free, and continues its counters. So counts stay, and there are as many files as processes have run
+at once.
 """
 
-import mmap
+import fcntl
 import os
-import sys
+import shutil
 import tempfile
-from typing import Self
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 from toolpool.contract import logs
 from toolpool.contract.settings import Settings
 from toolpool.contract.telemetry import families
-from toolpool.contract.telemetry.metric_store import SHEET_BYTES, MetricAggregate, MetricShard
+from toolpool.contract.telemetry.families import Family, Kind, stall_seconds
 from toolpool.contract.telemetry.scraping import PORT, Server, address_of
 from toolpool.contract.version import VERSION
 from toolpool.workers.observers import worker_metrics
 from toolpool.workers.supervision.health_probes import Health
 
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
 log = logs.logger("metrics")
 
-
-class WorkerSheet:
-    """The memory of one process, until `Metrics.ended`. `descriptor` is to be handed over."""
-
-    def __init__(self) -> None:
-        self.descriptor = _memory()
-        self.shard = MetricShard(mmap.mmap(self.descriptor, SHEET_BYTES))
-
-    def handed_over(self) -> None:
-        """The process has its own descriptor now."""
-        os.close(self.descriptor)
-
-
-def _memory() -> int:
-    """A descriptor of zeros that two processes can share; it never needs room on a disk later."""
-    if sys.platform == "linux":
-        descriptor = os.memfd_create("toolpool-metrics")
-        os.truncate(descriptor, SHEET_BYTES)
-        return descriptor
-    with tempfile.TemporaryFile(prefix="toolpool-metrics-") as file:
-        file.write(bytes(SHEET_BYTES))
-        file.flush()
-        return os.dup(file.fileno())
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the directory in it is private
+_UNLOCKED_GRACE_SECONDS = 60.0
 
 
 class Metrics:
-    """Serves while it is entered, where TOOLPOOL_METRICS_PORT says so; else nothing is counted."""
+    """Serves while it is entered, if TOOLPOOL_METRICS_PORT is set; otherwise nothing is counted.
+
+    It is what a registry of `prometheus_client` calls a collector.
+    """
 
     def __init__(self, settings: Settings, health: Health) -> None:
         self._probes = {"/healthz": health.fault, "/readyz": health.unready}
         self._address = address_of(settings, None, None)
-        self._aggregate = MetricAggregate(worker_metrics.FAMILIES)
-        self._own = MetricShard()
-        self._processes = self._own.place(worker_metrics.PROCESSES)
-        self._failures = self._own.place(worker_metrics.FAILURES)
-        self._own.cells[self._own.place(families.BUILD, VERSION)] = 1.0
-        self._aggregate.add(self._own)
+        self._directory: Path | None = None
+        self._lock: int | None = None
+        self._slots: set[str] = set()
+        self._failures = 0
+        self._reading = threading.Lock()
         self._server: Server | None = None
 
     def __enter__(self) -> Self:
-        if self._address is not None:
-            from prometheus_client import CollectorRegistry
+        if self._address is None:
+            return self
+        try:
+            self._directory, self._lock = _made_directory()
+        except OSError as error:
+            self._log_not_counted(error)
+        from prometheus_client import CollectorRegistry
 
-            from toolpool.contract.telemetry.exposition import BookCollector, Page
-
-            registry = CollectorRegistry()
-            registry.register(BookCollector(self._aggregate))
-            self._server = Server(*self._address, Page(registry).of, self._probes)
-            self._server.start()
+        registry = CollectorRegistry()
+        registry.register(self)
+        self._server = Server(*self._address, registry, self._probes)
+        self._server.start()
         return self
 
     def __exit__(self, *raised: object) -> None:
         if self._server is not None:
             self._server.close()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
 
-    def begun(self) -> WorkerSheet | None:
-        """Memory for a process that is being started; None where metrics are off."""
-        if self._address is None:
+    def begun(self) -> str | None:
+        """The slot of a process that is being started; None if it is not counted."""
+        if self._directory is None:
             return None
         try:
-            made = WorkerSheet()
+            self._directory.mkdir(mode=0o700, exist_ok=True)  # somebody may have removed it
         except OSError as error:
-            log.warning(
-                "metrics_not_counted: no memory for a worker process to count in (%s); give this "
-                "host more, or set %s=0. Tool calls are not affected", error, PORT,
-            )  # fmt: skip
+            self._log_not_counted(error)
             return None
-        self._aggregate.add(made.shard)
-        self._own.cells[self._processes] += 1.0
-        return made
+        number = 0
+        while (slot := f"slot{number}") in self._slots:
+            number += 1
+        self._slots.add(slot)
+        return slot
 
-    def ended(self, made: WorkerSheet | None, code: int) -> None:
+    def environment(self, slot: str | None) -> dict[str, str]:
+        """Variables for the process that has this slot."""
+        return {} if slot is None else {"PROMETHEUS_MULTIPROC_DIR": str(self._directory)}
+
+    def ended(self, slot: str | None, code: int) -> None:
         """A process has ended, with this exit code."""
-        if made is not None:
-            self._aggregate.end(made.shard)
-            self._own.cells[self._processes] -= 1.0
-            if code != 0:
-                self._own.cells[self._failures] += 1.0
+        if slot is None:
+            return
+        from prometheus_client.multiprocess import mark_process_dead
+
+        with self._reading:
+            mark_process_dead(slot, str(self._directory))  # type: ignore[no-untyped-call]
+        self._slots.discard(slot)
+        self._failures += code != 0
+
+    def collect(self) -> "Iterator[Metric]":
+        """Every family of ours, and then what tools count with `prometheus_client`."""
+        from prometheus_client import Metric
+        from prometheus_client.multiprocess import MultiProcessCollector
+
+        with self._reading:
+            found = MultiProcessCollector.merge(self._files())  # type: ignore[no-untyped-call]
+        merged: dict[str, Metric] = {metric.name: metric for metric in found}
+        for family in worker_metrics.FAMILIES:
+            name = family.name.removesuffix("_total")
+            kind = family.kind.value if family.kind in (Kind.COUNTER, Kind.HISTOGRAM) else "gauge"
+            metric = merged.pop(name, None) or Metric(name, family.text, kind)
+            self._complete(metric, family)
+            yield metric
+        yield from merged.values()
+
+    def _complete(self, metric: "Metric", family: Family) -> None:
+        """Add what the supervisor itself knows."""
+        if family is families.BUILD:
+            metric.add_sample(family.name, {"version": VERSION}, 1.0)
+        elif family is worker_metrics.PROCESSES:
+            metric.add_sample(family.name, {}, len(self._slots))
+        elif family is worker_metrics.FAILURES:
+            metric.samples = []
+            metric.add_sample(family.name, {}, self._failures)
+        elif family is families.STALL:
+            turned_at = [sample.value for sample in metric.samples if sample.value]
+            metric.samples = []
+            for value in turned_at:
+                metric.add_sample(family.name, {}, stall_seconds(value))
+
+    def _files(self) -> list[str]:
+        """The files of slots. Those of programs that tools start are removed."""
+        found = []
+        for path in self._directory.glob("*.db") if self._directory is not None else ():
+            if not path.stem.rpartition("_")[2].startswith("slot"):
+                path.unlink()
+            elif path.stat().st_size:  # else a process is about to write it
+                found.append(str(path))
+        return found
+
+    def _log_not_counted(self, error: OSError) -> None:
+        log.warning(
+            "metrics_not_counted: no directory for worker processes to count in (%s); set TMPDIR "
+            "to one that can be written, or %s=0. Tool calls are not affected", error, PORT,
+        )  # fmt: skip
+
+
+def _made_directory() -> tuple[Path, int]:
+    """A private directory, locked while this process lives. Raises OSError."""
+    # A full disk would kill the processes that write to a file in memory which is mapped to it.
+    parent = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
+    directory = Path(tempfile.mkdtemp(prefix=families.DIRECTORY_PREFIX, dir=parent))
+    _remove_abandoned(directory.parent)
+    return directory, _locked(directory)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove what supervisors that were killed have left behind."""
+    for directory in parent.glob(f"{families.DIRECTORY_PREFIX}*"):
+        with suppress(OSError):  # another user's, or in use
+            if time.time() - directory.stat().st_mtime > _UNLOCKED_GRACE_SECONDS:
+                lock = _locked(directory)
+                shutil.rmtree(directory, ignore_errors=True)
+                os.close(lock)
+
+
+def _locked(directory: Path) -> int:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -98,24 +98,18 @@ class _Worker:
             knows_depths=not settings.broker_url,
         )
         secrets = secrets_of(settings)
-        self._metrics, self._sheet = metrics, metrics.begun()
-        with (
-            theirs,
-            open(handed_over({**secrets, **variables}), "rb") as pipe,
-            ExitStack() as given,
-        ):
+        self._metrics, self._slot = metrics, metrics.begun()
+        with theirs, open(handed_over({**secrets, **variables}), "rb") as pipe:
             descriptors = [theirs.fileno(), pipe.fileno()]
             options = ["--boot", self.id, "--link", str(descriptors[0])]
             options += ["--handed-over", str(descriptors[1])]
-            if self._sheet is not None:
-                given.callback(self._sheet.handed_over)
-                descriptors.append(self._sheet.descriptor)
-                options += ["--figures", str(self._sheet.descriptor)]
+            if self._slot is not None:
+                options += ["--metrics-slot", self._slot]
             self.process = subprocess.Popen(
                 tethered([*command, *options]),
                 pass_fds=descriptors,
                 start_new_session=True,
-                env=without_secrets(os.environ, secrets),
+                env=without_secrets(os.environ, secrets) | metrics.environment(self._slot),
             )
 
     def listen(self) -> None:
@@ -141,7 +135,7 @@ class _Worker:
         if code is not None:
             self.kill()
             self.link.close()
-            self._metrics.ended(self._sheet, code)
+            self._metrics.ended(self._slot, code)
         return code
 
 

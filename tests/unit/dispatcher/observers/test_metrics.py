@@ -1,12 +1,15 @@
 """Metrics of a dispatcher: what is counted, under which labels, and what is never one."""
 
 import asyncio
+import gc
 import subprocess
 import sys
+import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import REGISTRY, CollectorRegistry, generate_latest, values
 
 from tests.scraping import Figures, by_code, free_port, parsed, scraped, value
 from tests.unit.facts import call_ended, call_facts
@@ -14,8 +17,7 @@ from tests.waiting import eventually
 from toolpool import Dispatcher, Metrics, Settings, ToolError, tool
 from toolpool.contract.observer_dispatch import moments
 from toolpool.contract.outcome import Code
-from toolpool.contract.telemetry import metric_store as sheets
-from toolpool.contract.telemetry import scraping
+from toolpool.contract.telemetry import families, scraping
 from toolpool.contract.version import VERSION
 from toolpool.dispatcher.observer import Observer, Pulse, Rejected
 from toolpool.dispatcher.observers import dispatcher_metrics
@@ -142,7 +144,7 @@ def test_what_a_model_made_up_is_no_label(metrics: Metrics) -> None:
         )
         metrics.ended(call_facts(tool=f"tool-{number}"), call_ended())
     labels = {dict(found).get("tool") for _, found in read(metrics)} - {None}
-    assert len(labels) == sheets.TOOLS_AT_MOST + 2
+    assert len(labels) == families.TOOLS_AT_MOST + 2
     assert {"(unknown)", "other", "echo", "tool-0"} <= labels
     name = "toolpool_validation_failures_total"
     keywords = {dict(found)["keyword"] for sample, found in read(metrics) if sample == name}
@@ -243,7 +245,7 @@ async def test_calls_go_on_while_a_thousand_scrape_and_some_hang(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Both sides are in this process: where it is held up, a scraper seems to hang that does not.
-    monkeypatch.setattr(scraping, "_PATIENCE_SECONDS", 30.0)
+    monkeypatch.setattr(scraping, "_CONNECTION_SECONDS", 30.0)
     port = free_port()
 
     async def scrape(request: bytes) -> bytes:
@@ -282,6 +284,100 @@ async def test_a_registry_of_the_hosts_own_is_used(caplog: pytest.LogCaptureFixt
     assert caplog.text.count("metrics_port_taken") == 1
     for each in (one, two, *other):
         each.close()
+
+
+def pulse_of(**fields: float) -> Pulse:
+    known: dict[str, Any] = {
+        "lag": 0.0, "waiting": 0, "oldest_waiting": 0.0, "waiting_approvals": 0,
+        "oldest_approval": 0.0, "in_flight": 0, "dropped": 0,
+    }  # fmt: skip
+    return Pulse(**known | fields)
+
+
+def test_gauges_of_dispatchers_are_added_up_or_the_largest_counts() -> None:
+    """And those of one that closed are gone, while its counters stay."""
+    registry = CollectorRegistry()
+    one, two = Metrics(registry), Metrics(registry)
+    one.open()
+    two.open()
+    one.pulse(pulse_of(waiting=3, oldest_waiting=5, oldest_approval=2, in_flight=1, dropped=2))
+    two.pulse(pulse_of(waiting=4, oldest_waiting=9, waiting_approvals=2, in_flight=2, dropped=1))
+    two.pulse(pulse_of(waiting=4, oldest_waiting=9, waiting_approvals=2, in_flight=2, dropped=3))
+    for worker in ("a", "b"):
+        one.worker_up(worker)
+    two.worker_up("a")
+
+    def gauges() -> dict[str, float]:
+        named = {name: value for (name, _), value in read(one).items()}
+        return {
+            name: named[f"toolpool_{name}"]
+            for name in (
+                "waiting_calls", "in_flight_calls", "oldest_waiting_call_age_seconds",
+                "waiting_approvals", "oldest_waiting_approval_age_seconds", "workers_alive",
+                "build_info",
+            )
+            if f"toolpool_{name}" in named
+        }  # fmt: skip
+
+    assert gauges() == {
+        "waiting_calls": 7, "in_flight_calls": 3, "oldest_waiting_call_age_seconds": 9,
+        "waiting_approvals": 2, "oldest_waiting_approval_age_seconds": 2, "workers_alive": 2,
+        "build_info": 1,
+    }  # fmt: skip
+    assert value(read(one), "toolpool_observer_drops_total") == 5
+    one.close()
+    assert gauges() == {
+        "waiting_calls": 4, "in_flight_calls": 2, "oldest_waiting_call_age_seconds": 9,
+        "waiting_approvals": 2, "oldest_waiting_approval_age_seconds": 0, "workers_alive": 1,
+        "build_info": 1,
+    }  # fmt: skip
+    two.close()
+    assert gauges() == {}
+    assert value(read(one), "toolpool_observer_drops_total") == 5
+    one.open()
+    one.pulse(pulse_of(dropped=1))
+    assert value(read(one), "toolpool_observer_drops_total") == 6
+    assert gauges()["waiting_calls"] == 0
+
+
+def test_a_loop_that_does_not_turn_is_seen_beyond_its_grace(
+    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "toolpool_event_loop_stall_seconds"
+    assert (name, frozenset()) not in read(metrics), "it has not turned yet"
+    metrics.pulse(pulse_of())
+    assert read(metrics)[name, frozenset()] == 0
+    noted = metrics.gauges[name]
+    monkeypatch.setattr(families.time, "monotonic", lambda: noted + 4.5)
+    assert read(metrics)[name, frozenset()] == pytest.approx(4.0)
+
+
+def test_a_host_s_own_metrics_are_never_touched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Even where they are in multiprocess mode, as under Gunicorn."""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    monkeypatch.setattr(values, "ValueClass", values.MultiProcessValue())
+    before = {metric.name for metric in REGISTRY.collect()}
+    one, two = Metrics(), Metrics()
+    for metrics, calls in ((one, 1), (two, 2)):
+        metrics.open()
+        metrics.pulse(pulse_of(waiting=3))
+        for _ in range(calls):
+            metrics.ended(call_facts(), call_ended())
+    assert by_code(read(one), "toolpool_calls_total") == {("echo", "ok", "ok"): 1}
+    assert by_code(read(two), "toolpool_calls_total") == {("echo", "ok", "ok"): 2}
+    assert value(read(two), "toolpool_call_duration_seconds_bucket", tool="echo", le="0.5") == 2
+    assert not list(tmp_path.iterdir())
+    assert {metric.name for metric in REGISTRY.collect()} == before
+
+
+def test_a_registry_that_is_dropped_leaves_nothing_behind() -> None:
+    metrics = Metrics()
+    registry = weakref.ref(metrics.registry)
+    del metrics
+    gc.collect()
+    assert registry() is None
 
 
 async def test_one_for_two_dispatchers_is_said(caplog: pytest.LogCaptureFixture) -> None:

@@ -149,6 +149,21 @@ async def test_half_a_message_hides_the_answer_until_the_timeout(one: Calls) -> 
     assert await one.data("echo", text="hi") == "hi"
 
 
+@pytest.mark.parametrize(
+    ("directory", "is_inherited"), [("/dev/shm/toolpool-metrics-x", False), ("/host", True)]
+)
+async def test_a_child_does_not_write_to_the_metrics_of_its_worker(
+    directory: str, is_inherited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", directory)
+    pool = await started(1)
+    try:
+        seen = await Calls(pool).data("look_around")
+    finally:
+        await pool.close()
+    assert ("PROMETHEUS_MULTIPROC_DIR" in seen["variables"]) is is_inherited
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 async def test_a_process_tool_may_use_multiprocessing(one: Calls, method: str) -> None:
     for _ in range(2):
