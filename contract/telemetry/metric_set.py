@@ -11,6 +11,7 @@ from prometheus_client.values import MutexValue
 from toolpool.contract.telemetry.families import Family, Kind
 
 
+# The library has one class of values for the whole process, which its own `_metric_init` takes.
 class _MemoryCounter(Counter):
     def _metric_init(self) -> None:
         self._value = _memory_value()

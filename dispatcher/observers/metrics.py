@@ -32,6 +32,12 @@ from toolpool.dispatcher.observers.first_attempts import FirstAttempts
 
 log = logs.logger("metrics")
 
+_ZEROS = {
+    family.name: 0.0
+    for family in dispatcher_metrics.FAMILIES
+    if family.kind in (Kind.SUM, Kind.MOST)
+}
+
 
 class _Tool:
     """What every call of a tool adds to."""
@@ -53,20 +59,16 @@ class _Collector(Collector):
     def __init__(self) -> None:
         self.made = MetricSet(dispatcher_metrics.FAMILIES, in_memory=True)
         self.open: set[Metrics] = set()
-        self._labels = LabelLimit(TOOLS_AT_MOST)
+        self.labels = LabelLimit(TOOLS_AT_MOST)
         self._tools: dict[str, _Tool] = {}
         for hook in dispatcher_metrics.HOOKS:  # at 0 from the start, as above
             self.made.counter(dispatcher_metrics.HOOK_FAILED, hook)
-
-    def label(self, tool: str) -> str:
-        """The label of a tool of the catalog."""
-        return self._labels.of(tool)
 
     def tool(self, name: str) -> _Tool:
         """The metrics of a tool of the catalog."""
         tool = self._tools.get(name)
         if tool is None:
-            label = self._labels.of(name)
+            label = self.labels.of(name)
             tool = self._tools.get(label) or _Tool(self.made, label)
             self._tools[label] = tool
         return tool
@@ -129,10 +131,8 @@ class Metrics(Observer):
         self._tries = FirstAttempts()
         self._workers: set[str] = set()
         self._known_drops = 0
-        self.gauges: dict[str, float] = {families.BUILD.name: 1.0}
+        self.gauges: dict[str, float] = {**_ZEROS, families.BUILD.name: 1.0}
         """How this dispatcher stands, by the name of the metric."""
-        self._set_gauges(0, 0, 0.0, 0, 0.0)
-        self._set_workers()
 
     def open(self) -> None:
         """Begin to count, and to be read."""
@@ -159,7 +159,7 @@ class Metrics(Observer):
 
     def rejected(self, rejected: Rejected) -> None:
         """The model has to mend it."""
-        label = self._collector.label(rejected.tool) if rejected.is_known else UNKNOWN_TOOL
+        label = self._collector.labels.of(rejected.tool) if rejected.is_known else UNKNOWN_TOOL
         self._note_rejection(label, rejected.session, rejected.code, rejected.kinds)
 
     def sent(self, queue: str, calls: int) -> None:
@@ -168,15 +168,15 @@ class Metrics(Observer):
 
     def requeued(self, call: CallFacts) -> None:
         """It was sent once more."""
-        self._count(dispatcher_metrics.REDISPATCHED, self._collector.label(call.tool))
+        self._count(dispatcher_metrics.REDISPATCHED, self._collector.labels.of(call.tool))
 
     def lost(self, call: CallFacts, worker: str) -> None:
         """The worker that ran it is gone."""
-        self._count(dispatcher_metrics.LOST, self._collector.label(call.tool))
+        self._count(dispatcher_metrics.LOST, self._collector.labels.of(call.tool))
 
     def retried(self, call: CallFacts, pause: float) -> None:
         """It is run again."""
-        self._count(dispatcher_metrics.RETRIED, self._collector.label(call.tool))
+        self._count(dispatcher_metrics.RETRIED, self._collector.labels.of(call.tool))
 
     def ended(self, call: CallFacts, ended: Ended) -> None:
         """It has its result."""
@@ -209,38 +209,26 @@ class Metrics(Observer):
     def worker_up(self, worker: str) -> None:
         """A worker is seen."""
         self._workers.add(worker)
-        self._set_workers()
+        self.gauges[dispatcher_metrics.WORKERS.name] = len(self._workers)
 
     def worker_down(self, worker: str) -> None:
         """A worker is gone."""
         self._workers.discard(worker)
-        self._set_workers()
+        self.gauges[dispatcher_metrics.WORKERS.name] = len(self._workers)
 
     def pulse(self, pulse: Pulse) -> None:
         """Its event loop turns."""
         self._lag.observe(pulse.lag)
         self._dropped.inc(pulse.dropped - self._known_drops)
         self._known_drops = pulse.dropped
-        self.gauges[families.STALL.name] = time.monotonic()
-        self._set_gauges(
-            pulse.waiting,
-            pulse.in_flight,
-            pulse.oldest_waiting,
-            pulse.waiting_approvals,
-            pulse.oldest_approval,
-        )
-
-    def _set_gauges(
-        self, waiting: int, in_flight: int, oldest: float, approvals: int, oldest_approval: float
-    ) -> None:
-        self.gauges[dispatcher_metrics.WAITING.name] = waiting
-        self.gauges[dispatcher_metrics.IN_FLIGHT.name] = in_flight
-        self.gauges[dispatcher_metrics.OLDEST.name] = oldest
-        self.gauges[dispatcher_metrics.APPROVALS.name] = approvals
-        self.gauges[dispatcher_metrics.OLDEST_APPROVAL.name] = oldest_approval
-
-    def _set_workers(self) -> None:
-        self.gauges[dispatcher_metrics.WORKERS.name] = len(self._workers)
+        self.gauges |= {
+            families.STALL.name: time.monotonic(),
+            dispatcher_metrics.WAITING.name: pulse.waiting,
+            dispatcher_metrics.IN_FLIGHT.name: pulse.in_flight,
+            dispatcher_metrics.OLDEST.name: pulse.oldest_waiting,
+            dispatcher_metrics.APPROVALS.name: pulse.waiting_approvals,
+            dispatcher_metrics.OLDEST_APPROVAL.name: pulse.oldest_approval,
+        }
 
     def _note_rejection(
         self, label: str, session: str | None, code: Code, kinds: tuple[str, ...]

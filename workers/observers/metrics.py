@@ -5,6 +5,7 @@ however it ends. The page is the supervisor's: `supervision/merged_metrics.py`.
 """
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -59,6 +60,7 @@ class Metrics(WorkerObserver):
         self._reasons = LabelLimit(_REASONS_AT_MOST)
         self._causes = LabelLimit(_CAUSES_AT_MOST)
         self._tools: dict[str, _Tool] = {}
+        self._queues: dict[str, Callable[[float], None]] = {}
         self._lag = made.histogram(families.LAG)
         self._dropped = made.counter(families.DROPPED)
         self._known_drops = 0
@@ -69,7 +71,11 @@ class Metrics(WorkerObserver):
 
     def started(self, call: RunFacts, received: Received) -> None:
         """Its tool is entered."""
-        self._made.histogram(worker_metrics.QUEUE_WAIT, call.queue).observe(received.seconds)
+        observe = self._queues.get(call.queue)
+        if observe is None:
+            observe = self._made.histogram(worker_metrics.QUEUE_WAIT, call.queue).observe
+            self._queues[call.queue] = observe
+        observe(received.seconds)
 
     def ended(self, call: RunFacts, ended: RunEnded) -> None:
         """It was answered."""

@@ -23,7 +23,7 @@ from toolpool.contract.outcome import Code
 from toolpool.contract.telemetry import families
 from toolpool.contract.version import VERSION
 from toolpool.dispatcher.observer import Pulse
-from toolpool.workers.observers import worker_metrics
+from toolpool.workers.observers import observing, worker_metrics
 from toolpool.workers.observers.metrics import Metrics, count_in_slot
 from toolpool.workers.supervision import merged_metrics as supervised
 from toolpool.workers.supervision.health_probes import Health
@@ -321,6 +321,16 @@ def test_a_missing_directory_is_logged_and_stops_nothing(
     with fleet.metrics:
         assert fleet.metrics.begun() is None
         assert value(fleet.read(), "toolpool_build_info", version=VERSION) == 1
+    assert "metrics_not_counted" in caplog.text and "not affected" in caplog.text
+
+
+def test_a_worker_that_cannot_write_its_metrics_goes_on_without(
+    fleet: Supervised, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    slot = fleet.slot()
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(fleet.directory / "gone"))
+    count_in_slot(slot)
+    assert observing(Settings(), slot) == []
     assert "metrics_not_counted" in caplog.text and "not affected" in caplog.text
 
 
