@@ -7,7 +7,7 @@ from toolpool.contract import logs
 from toolpool.contract.settings import Settings
 from toolpool.workers.worker_observer import WorkerObserver
 
-log = logs.logger("metrics")
+_metrics_log = logs.logger("metrics")  # `log` is a module of this package
 
 
 def observing(settings: Settings, metrics_slot: str | None = None) -> list[WorkerObserver]:
@@ -32,5 +32,5 @@ def observing(settings: Settings, metrics_slot: str | None = None) -> list[Worke
         try:
             observers.append(Metrics())
         except OSError as error:
-            log.warning("metrics_not_counted: %s. Tool calls are not affected", error)
+            _metrics_log.warning("metrics_not_counted: %s. Tool calls are not affected", error)
     return observers

@@ -9,6 +9,7 @@ at once.
 import fcntl
 import os
 import shutil
+import signal
 import tempfile
 import threading
 import time
@@ -48,6 +49,8 @@ class Metrics:
         self._lock: int | None = None
         self._slots: set[str] = set()
         self._failures = 0
+        self._gives_up = False
+        """Whether no further process is counted."""
         self._reading = threading.Lock()
         self._server: Server | None = None
 
@@ -76,7 +79,7 @@ class Metrics:
 
     def begun(self) -> str | None:
         """The slot of a process that is being started; None if it is not counted."""
-        if self._directory is None:
+        if self._directory is None or self._gives_up:
             return None
         try:
             self._directory.mkdir(mode=0o700, exist_ok=True)  # somebody may have removed it
@@ -103,6 +106,13 @@ class Metrics:
             mark_process_dead(slot, str(self._directory))  # type: ignore[no-untyped-call]
         self._slots.discard(slot)
         self._failures += code != 0
+        if code == -signal.SIGBUS and self._directory is not None:
+            # Its file system is full: the next process would end in the same way.
+            log.warning(
+                "metrics_not_counted: %s is full, which ended a worker process; make room and "
+                "start the worker again, or set %s=0", self._directory.parent, PORT,
+            )  # fmt: skip
+            self._gives_up = True
 
     def collect(self) -> "Iterator[Metric]":
         """Every family of ours, and then what tools count with `prometheus_client`."""

@@ -334,6 +334,13 @@ def test_a_worker_that_cannot_write_its_metrics_goes_on_without(
     assert "metrics_not_counted" in caplog.text and "not affected" in caplog.text
 
 
+def test_a_full_file_system_ends_no_second_process(fleet: Supervised) -> None:
+    """A process that writes to a mapped file is killed by SIGBUS if there is no room for it."""
+    slot = fleet.metrics.begun()
+    fleet.metrics.ended(slot, -signal.SIGBUS)
+    assert fleet.metrics.begun() is None
+
+
 def test_the_supervisor_serves_every_family_while_it_runs(fleet: Supervised) -> None:
     def is_served() -> bool:
         try:
