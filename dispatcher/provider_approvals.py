@@ -206,7 +206,7 @@ class ProviderApprovals:
         except _AWAY as error:
             log.warning("approval_not_ended id=%s: %s", request.id, error)
             return False
-        return answers == [body]
+        return [answer.outcome for answer in answers] == [body]
 
     async def _answer(self, call: ToolCall, shared: TurnContext, found: Found) -> _Answer:
         """The content of the record, if it is signed with our key for this call."""

@@ -47,21 +47,9 @@ def running(worker: str) -> bytes:
     return _RUNNING + worker.encode()
 
 
-def running_on(answer: bytes) -> str | None:
-    """The worker in the answer `running <worker>`; None for any other answer."""
-    return answer[len(_RUNNING) :].decode(errors="replace") if answer.startswith(_RUNNING) else None
-
-
 def again(attempt: int) -> bytes:
     """The answer for a call that is in a later attempt."""
     return _AGAIN + b"%d" % attempt
-
-
-def again_in(answer: bytes) -> int | None:
-    """The attempt in the answer `again <attempt>`; None for any other answer."""
-    attempt = answer[len(_AGAIN) :]
-    is_number = attempt.isdigit() and len(attempt) < 10
-    return int(attempt) if answer.startswith(_AGAIN) and is_number else None
 
 
 class CloseReason(StrEnum):
@@ -208,7 +196,7 @@ class DispatcherLedger(Protocol):
     ) -> tuple[str, list[bytes]]:
         """Create or join the records of calls and publish their message, if it is not empty.
 
-        Answers the server's epoch, and for each call `NEW`, `ATTACHED` or `running_on` (opened
+        Answers the server's epoch, and for each call `NEW`, `ATTACHED` or `running` (opened
         before), `MOVED`, `RAN`, `WAITING` or `APPROVED` (it needs approval, or has it, and the
         opening does not say so), `LAPSED`, or its signed outcome.
         """
@@ -219,7 +207,7 @@ class DispatcherLedger(Protocol):
     ) -> list[bytes]:
         """End calls.
 
-        Answers for each its outcome, `OTHERS`, `MISSING`, or, if it is left alone, `running_on`,
+        Answers for each its outcome, `OTHERS`, `MISSING`, or, if it is left alone, `running`,
         `ATTACHED`, `WAITING` or `APPROVED`.
         """
         ...
@@ -229,7 +217,7 @@ class DispatcherLedger(Protocol):
     ) -> list[bytes]:
         """Restart the calls that may run again, and settle the others as lost.
 
-        Answers for each call `SENT`, `again_in`, `running_on`, `MOVED`, `UNCLAIMED`, `MISSING`,
+        Answers for each call `SENT`, `again`, `running`, `MOVED`, `UNCLAIMED`, `MISSING`,
         `WAITING`, `APPROVED` or its outcome.
         """
         ...

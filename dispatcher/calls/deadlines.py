@@ -11,16 +11,11 @@ from contextlib import suppress
 
 from toolpool.contract import logs
 from toolpool.contract.envelope import Cancel
+from toolpool.contract.ledger.answers import CallState, LedgerAnswer
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.ledger.protocols import (
-    APPROVED,
-    ATTACHED,
-    MISSING,
-    OTHERS,
-    WAITING,
     CloseReason,
     Closing,
-    running_on,
 )
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.dispatcher.calls.countdown_latch import CountdownLatch
@@ -258,21 +253,24 @@ class Deadlines:
         if pending.is_open:
             self._add_due(pending, CloseReason.CANCEL)
 
-    def _take(self, pending: Pending, answer: bytes, reason: CloseReason) -> None:
-        awaits_approval = answer in (WAITING, APPROVED, ATTACHED)
-        if awaits_approval or (reason is CloseReason.UNAPPROVED and running_on(answer) is not None):
-            self._calls.approval_required(pending)  # it was approved, or sent, meanwhile
-        elif (worker := running_on(answer)) is not None:
-            self._calls.started(pending, worker)
-        elif answer == OTHERS:
-            is_running = reason is CloseReason.DEADLINE and pending.stage is Stage.RUNNING
-            has_left = reason is CloseReason.LEAVE
-            told = _unknown(Code.CANCELLED) if has_left else left_to_others(started=is_running)
-            self._calls.resolve(pending, told)
-        elif answer != MISSING:
-            self._calls.settled(answer)
-        elif not pending.epoch:  # adopted, and its former dispatcher never sent it
-            self._calls.resolve(pending, _unknown(Code.WORKER_LOST))
+    def _take(self, pending: Pending, answer: LedgerAnswer, reason: CloseReason) -> None:
+        match answer.state:
+            case CallState.WAITING | CallState.APPROVED | CallState.ATTACHED:
+                self._calls.approval_required(pending)  # it was approved, or sent, meanwhile
+            case CallState.RUNNING if reason is CloseReason.UNAPPROVED:
+                self._calls.approval_required(pending)
+            case CallState.RUNNING:
+                self._calls.started(pending, answer.worker)
+            case CallState.OTHERS:
+                is_running = reason is CloseReason.DEADLINE and pending.stage is Stage.RUNNING
+                has_left = reason is CloseReason.LEAVE
+                told = _unknown(Code.CANCELLED) if has_left else left_to_others(started=is_running)
+                self._calls.resolve(pending, told)
+            case CallState.MISSING:
+                if not pending.epoch:  # adopted, and its former dispatcher never sent it
+                    self._calls.resolve(pending, _unknown(Code.WORKER_LOST))
+            case _:
+                self._calls.settled(answer.outcome)
 
     def _closing_of(self, pending: Pending, reason: CloseReason) -> Closing:
         code = _code(reason)

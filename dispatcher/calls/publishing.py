@@ -6,17 +6,8 @@ from typing import Protocol
 from toolpool.contract import logs
 from toolpool.contract.envelope import Batch
 from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.ledger.answers import CallState, LedgerAnswer
 from toolpool.contract.ledger.lua_scripts import new_nonce
-from toolpool.contract.ledger.protocols import (
-    APPROVED,
-    ATTACHED,
-    LAPSED,
-    MOVED,
-    NEW,
-    RAN,
-    WAITING,
-    running_on,
-)
 from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.services import Calls, Services
@@ -111,28 +102,31 @@ class Publisher:
         unwanted: list[Pending] = []
         for pending, message, answer in zip(taken, batch.calls, answers, strict=True):
             if not pending.is_open:
-                unwanted += [pending] if answer == NEW else []
+                unwanted += [pending] if answer.state is CallState.NEW else []
             elif (pending.key, pending.message.attempt) == (message.key, message.attempt):
                 pending.published(current, now, confirmed_at=confirmed_at)
                 self._take(pending, answer)  # else it is another attempt by now
         if unwanted:
             self._calls.unwanted(unwanted)
 
-    def _take(self, pending: Pending, answer: bytes) -> None:
+    def _take(self, pending: Pending, answer: LedgerAnswer) -> None:
         if pending.stage is Stage.PUBLISHING:
             pending.to(Stage.QUEUED)
             self._observers.call("queued", pending)
-        worker = running_on(answer)
-        pending.attached(worker is not None or answer == ATTACHED)
-        if worker is not None:
-            pending.held_by(worker)
-            self._queue.started(pending)
-        elif answer == MOVED and pending.message.approval is None:
-            self._queue.stranded(pending)
-        elif answer == RAN:
-            pending.known_before()
-            self._calls.resolve(pending, forgotten())
-        elif answer in (WAITING, APPROVED, LAPSED, MOVED):
-            self._calls.approval_required(pending)
-        elif answer not in (NEW, ATTACHED):
-            self._calls.known(pending, answer)
+        state = answer.state
+        pending.attached(state is CallState.RUNNING or state is CallState.ATTACHED)
+        match state:
+            case CallState.NEW | CallState.ATTACHED:
+                pass
+            case CallState.RUNNING:
+                pending.held_by(answer.worker)
+                self._queue.started(pending)
+            case CallState.MOVED if pending.message.approval is None:
+                self._queue.stranded(pending)
+            case CallState.RAN:
+                pending.known_before()
+                self._calls.resolve(pending, forgotten())
+            case CallState.WAITING | CallState.APPROVED | CallState.LAPSED | CallState.MOVED:
+                self._calls.approval_required(pending)
+            case _:
+                self._calls.known(pending, answer.outcome)

@@ -13,21 +13,8 @@ import msgspec
 
 from toolpool.contract import logs
 from toolpool.contract.envelope import Batch, Settled, WorkerLease
+from toolpool.contract.ledger.answers import CallState, LedgerAnswer
 from toolpool.contract.ledger.lua_scripts import new_nonce
-from toolpool.contract.ledger.protocols import (
-    APPROVED,
-    ATTACHED,
-    LAPSED,
-    MISSING,
-    MOVED,
-    NEW,
-    RAN,
-    SENT,
-    UNCLAIMED,
-    WAITING,
-    again_in,
-    running_on,
-)
 from toolpool.contract.ledger.protocols import Recovery as Step
 from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.dispatcher.calls.lease_watch import LeaseWatch
@@ -191,7 +178,7 @@ class Recovery:
         )
         for (pending, worker), message, answer in zip(suspects, asked, answers, strict=True):
             if pending.is_open and pending.message is message:  # else it is another attempt by now
-                if worker and running_on(answer) is None:
+                if worker and answer.state is not CallState.RUNNING:
                     self._observers.call("lost", pending, worker)
                 await self._take(pending, answer)
 
@@ -202,31 +189,33 @@ class Recovery:
             self._calls.refuse(pending, denial)
         return denial is None
 
-    async def _take(self, pending: Pending, answer: bytes) -> None:
-        if answer == SENT:
-            self._sent_again(pending)
-        elif (attempt := again_in(answer)) is not None:
-            log.info("call_again call=%s attempt=%d", pending.call.id, attempt)
-            pending.in_attempt(attempt)
-            self._calls.waits_again(pending)
-            self._sent_again(pending)
-        elif answer == UNCLAIMED and not pending.message.rerunnable:
-            await self._open_again(pending, pending.message.attempt)
-        elif answer in (MISSING, UNCLAIMED):
-            await self._reopen(pending)
-        else:
-            self._take_what_is_known(pending, answer)
+    async def _take(self, pending: Pending, answer: LedgerAnswer) -> None:
+        match answer.state:
+            case CallState.SENT:
+                self._sent_again(pending)
+            case CallState.AGAIN:
+                log.info("call_again call=%s attempt=%d", pending.call.id, answer.attempt)
+                pending.in_attempt(answer.attempt)
+                self._calls.waits_again(pending)
+                self._sent_again(pending)
+            case CallState.UNCLAIMED if not pending.message.rerunnable:
+                await self._open_again(pending, pending.message.attempt)
+            case CallState.MISSING | CallState.UNCLAIMED:
+                await self._reopen(pending)
+            case _:
+                self._take_what_is_known(pending, answer)
 
-    def _take_what_is_known(self, pending: Pending, answer: bytes) -> None:
-        if (worker := running_on(answer)) is not None:
-            pending.held_by(worker)
-            self._pump.started(pending)
-        elif answer in (MOVED, RAN):
-            self._pump.stranded(pending)
-        elif answer in (WAITING, APPROVED, LAPSED):
-            self._calls.approval_required(pending)
-        else:
-            self._calls.settled(answer)
+    def _take_what_is_known(self, pending: Pending, answer: LedgerAnswer) -> None:
+        match answer.state:
+            case CallState.RUNNING:
+                pending.held_by(answer.worker)
+                self._pump.started(pending)
+            case CallState.MOVED | CallState.RAN:
+                self._pump.stranded(pending)
+            case CallState.WAITING | CallState.APPROVED | CallState.LAPSED:
+                self._calls.approval_required(pending)
+            case _:
+                self._calls.settled(answer.outcome)
 
     def _sent_again(self, pending: Pending) -> None:
         pending.published_again(time.monotonic())
@@ -263,7 +252,7 @@ class Recovery:
         )
         if not pending.is_open or pending.message is not message:
             return False
-        if answer in (NEW, ATTACHED):
+        if answer.state in (CallState.NEW, CallState.ATTACHED):
             self._sent_again(pending)
         else:
             self._take_what_is_known(pending, answer)

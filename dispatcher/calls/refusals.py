@@ -12,14 +12,11 @@ from collections.abc import Sequence
 import msgspec
 
 from toolpool.contract import logs
+from toolpool.contract.ledger.answers import CallState, LedgerAnswer
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.ledger.protocols import (
-    APPROVED,
-    ATTACHED,
-    WAITING,
     CloseReason,
     Closing,
-    running_on,
 )
 from toolpool.contract.outcome import Executed, Outcome
 from toolpool.dispatcher.calls.pending import CLOCK_MARGIN_SECONDS, Pending
@@ -68,7 +65,7 @@ class Refusals:
 
     async def _write(self, refused: Sequence[Refused], end: CloseReason) -> None:
         closings = [self._closing(pending, outcome) for pending, outcome in refused]
-        answers: Sequence[bytes | None] = [None] * len(refused)
+        answers: Sequence[LedgerAnswer | None] = [None] * len(refused)
         try:
             async with asyncio.timeout(_WRITE_SECONDS):
                 answers = await self._transport.close_calls(
@@ -81,19 +78,33 @@ class Refusals:
         for (pending, outcome), closing, answer in zip(refused, closings, answers, strict=True):
             if not pending.is_open:
                 continue
-            if answer == closing.unclaimed:
-                self._calls.resolve(pending, outcome)
-            elif answer is None or answer == closing.doubtful:
+            if answer is None:
                 self._calls.resolve(pending, _unsure(outcome))
-            elif answer in (WAITING, APPROVED):  # another dispatcher waits for it, too
+            else:
+                self._take(pending, outcome, closing, answer, end)
+
+    def _take(
+        self,
+        pending: Pending,
+        outcome: Outcome,
+        closing: Closing,
+        answer: LedgerAnswer,
+        end: CloseReason,
+    ) -> None:
+        match answer.state:
+            case CallState.WAITING | CallState.APPROVED:  # another dispatcher waits for it, too
                 self._calls.approval_required(pending)
-            elif end is CloseReason.DENIED and (worker := running_on(answer)) is not None:
-                self._calls.started(pending, worker)
-            elif answer == ATTACHED or running_on(answer) is not None:
+            case CallState.RUNNING if end is CloseReason.DENIED:
+                self._calls.started(pending, answer.worker)
+            case CallState.ATTACHED | CallState.RUNNING:
                 pending.attached()
                 self._calls.join(pending)
-            else:
-                self._calls.known(pending, answer)
+            case _ if answer.outcome == closing.unclaimed:
+                self._calls.resolve(pending, outcome)
+            case _ if answer.outcome == closing.doubtful:
+                self._calls.resolve(pending, _unsure(outcome))
+            case _:
+                self._calls.known(pending, answer.outcome)
 
     def _closing(self, pending: Pending, outcome: Outcome) -> Closing:
         doubtful = self._envelope.encode_settled(pending.key, _unsure(outcome))

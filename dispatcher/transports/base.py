@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from toolpool.contract.ledger.answers import LedgerAnswer
 from toolpool.contract.ledger.approval_steps import ApprovalLedger
 from toolpool.contract.ledger.event_stream import EventLog
 from toolpool.contract.ledger.failure_memory import LoopLedger
@@ -108,20 +109,20 @@ class Transport(Protocol):
         message: bytes,
         give_up_at: float,
         tried_in: str | None = None,
-    ) -> tuple[str, list[bytes]]:
+    ) -> tuple[str, list[LedgerAnswer]]:
         """Note calls in the ledger and put their signed batch on a queue.
 
         `tried_in` is the epoch of an earlier attempt that the server may have taken: in another
         epoch, a call that may not run twice is not noted again (`MOVED`).
 
-        Returns the same as `DispatcherLedger.open`.
+        Returns the server's epoch and the answers of `DispatcherLedger.open`, decoded.
         """
         ...
 
     async def close_calls(
         self, closings: Sequence[Closing], *, end: CloseReason, give_up_at: float
-    ) -> list[bytes]:
-        """End calls; returns the same as `DispatcherLedger.close`."""
+    ) -> list[LedgerAnswer]:
+        """End calls; returns the decoded answers of `DispatcherLedger.close`."""
         ...
 
     async def receive(self) -> list[bytes]:
@@ -142,8 +143,8 @@ class Transport(Protocol):
 
     async def recover(
         self, recoveries: Sequence[Recovery], *, queue: str, give_up_at: float
-    ) -> list[bytes]:
-        """Start calls of one queue again; returns the same as `DispatcherLedger.recover`."""
+    ) -> list[LedgerAnswer]:
+        """Start calls of one queue again; returns the answers of `DispatcherLedger.recover`."""
         ...
 
     async def keep_handle(

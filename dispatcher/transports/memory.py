@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
+from toolpool.contract.ledger.answers import LedgerAnswer, decode_answers
 from toolpool.contract.ledger.approval_steps import MemoryApprovals
 from toolpool.contract.ledger.event_stream import EventLog
 from toolpool.contract.ledger.failure_memory import LoopLedger
@@ -82,9 +83,9 @@ class MemoryTransport:
         message: bytes,
         give_up_at: float,
         tried_in: str | None = None,
-    ) -> tuple[str, list[bytes]]:
+    ) -> tuple[str, list[LedgerAnswer]]:
         """Note calls in the ledger and put their signed batch on a queue."""
-        return await self._server.open(
+        epoch, answers = await self._server.open(
             openings,
             nonce=nonce,
             reply=self._reply,
@@ -93,12 +94,15 @@ class MemoryTransport:
             give_up_at=give_up_at,
             tried_in=tried_in,
         )
+        return epoch, decode_answers(answers)
 
     async def close_calls(
         self, closings: Sequence[Closing], *, end: CloseReason, give_up_at: float
-    ) -> list[bytes]:
-        """End calls; returns the same as `DispatcherLedger.close`."""
-        return await self._server.close(closings, reply=self._reply, end=end, give_up_at=give_up_at)
+    ) -> list[LedgerAnswer]:
+        """End calls; returns the decoded answers of `DispatcherLedger.close`."""
+        return decode_answers(
+            await self._server.close(closings, reply=self._reply, end=end, give_up_at=give_up_at)
+        )
 
     async def receive(self) -> list[bytes]:
         """Wait for the next signed replies."""
@@ -121,10 +125,12 @@ class MemoryTransport:
 
     async def recover(
         self, recoveries: Sequence[Recovery], *, queue: str, give_up_at: float
-    ) -> list[bytes]:
-        """Start calls of one queue again; returns the same as `DispatcherLedger.recover`."""
-        return await self._server.recover(
-            recoveries, reply=self._reply, queue=queue, give_up_at=give_up_at
+    ) -> list[LedgerAnswer]:
+        """Start calls of one queue again; returns the answers of `DispatcherLedger.recover`."""
+        return decode_answers(
+            await self._server.recover(
+                recoveries, reply=self._reply, queue=queue, give_up_at=give_up_at
+            )
         )
 
     async def keep_handle(

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from toolpool.contract import encoding, logs
 from toolpool.contract.errors import ServerUnavailable
 from toolpool.contract.fleet_clock import DOUBT_SECONDS, FleetClock, elapsed
+from toolpool.contract.ledger.answers import CallState, LedgerAnswer, decode_answers
 from toolpool.contract.ledger.approval_steps import RedisApprovals
 from toolpool.contract.ledger.event_stream import RedisEvents
 from toolpool.contract.ledger.failure_memory import RedisLoops
@@ -26,14 +27,11 @@ from toolpool.contract.ledger.lua_scripts import (
     without_end,
 )
 from toolpool.contract.ledger.protocols import (
-    NEW,
-    SENT,
     CloseReason,
     Closing,
     Opening,
     Recovery,
     SwitchChange,
-    again_in,
 )
 from toolpool.contract.ledger.rate_counters import RedisRates
 from toolpool.contract.ledger.redis_ledger import RedisLedger
@@ -179,7 +177,7 @@ class RedisTransport:
         message: bytes,
         give_up_at: float,
         tried_in: str | None = None,
-    ) -> tuple[str, list[bytes]]:
+    ) -> tuple[str, list[LedgerAnswer]]:
         """Note calls in the ledger and put their signed batch on a queue."""
         here = self._broker is None
         epoch, answers = await self._ledger.open(
@@ -191,19 +189,21 @@ class RedisTransport:
             give_up_at=give_up_at,
             tried_in=tried_in,
         )
-        if self._broker is not None and NEW in answers:
+        if self._broker is not None and CallState.NEW.value in answers:
             try:
                 async with asyncio.timeout(max(0.0, give_up_at - time.monotonic())):
                     await self._broker.publish(queue, message)
             except (TimeoutError, OperationalError) as error:
                 raise ServerUnavailable("publish", sent=True) from error
-        return epoch, answers
+        return epoch, decode_answers(answers)
 
     async def close_calls(
         self, closings: Sequence[Closing], *, end: CloseReason, give_up_at: float
-    ) -> list[bytes]:
-        """End calls; returns the same as `DispatcherLedger.close`."""
-        return await self._ledger.close(closings, reply=self._reply, end=end, give_up_at=give_up_at)
+    ) -> list[LedgerAnswer]:
+        """End calls; returns the decoded answers of `DispatcherLedger.close`."""
+        return decode_answers(
+            await self._ledger.close(closings, reply=self._reply, end=end, give_up_at=give_up_at)
+        )
 
     async def receive(self) -> list[bytes]:
         """Wait for the next signed replies. Trims read entries now and then, never unread ones."""
@@ -264,8 +264,8 @@ class RedisTransport:
 
     async def recover(
         self, recoveries: Sequence[Recovery], *, queue: str, give_up_at: float
-    ) -> list[bytes]:
-        """Start calls of one queue again; returns the same as `DispatcherLedger.recover`."""
+    ) -> list[LedgerAnswer]:
+        """Start calls of one queue again; returns the answers of `DispatcherLedger.recover`."""
         if self._broker is None:
             recoveries = [
                 msgspec.structs.replace(
@@ -276,17 +276,19 @@ class RedisTransport:
                 )
                 for recovery in recoveries
             ]
-        answers = await self._ledger.recover(
-            recoveries,
-            reply=self._reply,
-            queue=queue if self._broker is None else "",
-            give_up_at=give_up_at,
+        answers = decode_answers(
+            await self._ledger.recover(
+                recoveries,
+                reply=self._reply,
+                queue=queue if self._broker is None else "",
+                give_up_at=give_up_at,
+            )
         )
         if self._broker is not None:
             for recovery, answer in zip(recoveries, answers, strict=True):
-                if answer == SENT:
+                if answer.state is CallState.SENT:
                     await self._broker.publish(queue, recovery.message)
-                elif again_in(answer) is not None and recovery.next_message:
+                elif answer.state is CallState.AGAIN and recovery.next_message:
                     await self._broker.publish(queue, recovery.next_message)
         return answers
 

@@ -25,7 +25,7 @@ from toolpool.contract.ledger.protocols import (
     Opening,
     Release,
     Settlement,
-    running_on,
+    running,
 )
 from toolpool.contract.ledger.redis_ledger import RedisLedger
 from toolpool.contract.redis_keys import RedisKeys
@@ -257,7 +257,7 @@ async def test_a_call_nobody_claimed_is_ended_for_good(ledger: Server) -> None:
 async def test_a_claimed_call_is_closed_as_running_and_its_worker_told(ledger: Server) -> None:
     epoch, _ = await ledger.open()
     await ledger.claim()
-    assert running_on(await ledger.close(epoch, end=CloseReason.UNSTARTED)) == WORKER
+    assert await ledger.close(epoch, end=CloseReason.UNSTARTED) == running(WORKER)
     assert await ledger.close(epoch) == b"was running"
     assert await ledger.sent(ledger.cancels(WORKER)) == [b"cancel it"]
     assert await ledger.settle() == "late"
@@ -326,8 +326,8 @@ async def test_a_no_is_not_said_of_what_another_has_sent(ledger: Server) -> None
     epoch, _ = await ledger.open()
     assert await ledger.close(epoch, end=CloseReason.REFUSED, unsent=True) == ATTACHED
     await ledger.claim()
-    running = await ledger.close(epoch, end=CloseReason.REFUSED, unsent=True)
-    assert running_on(running) == WORKER
+    answer = await ledger.close(epoch, end=CloseReason.REFUSED, unsent=True)
+    assert answer == running(WORKER)
 
 
 @pytest.mark.parametrize("what", ["epoch", "claimed"])

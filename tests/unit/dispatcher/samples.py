@@ -17,8 +17,9 @@ from toolpool.contract.envelope import (
     WorkerLease,
 )
 from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.ledger.answers import CallState, LedgerAnswer
 from toolpool.contract.ledger.memory_server import MemoryServer
-from toolpool.contract.ledger.protocols import NEW, Claim, Opening, Settlement
+from toolpool.contract.ledger.protocols import Claim, Opening, Settlement
 from toolpool.contract.outcome import Outcome
 from toolpool.contract.rates import Limit
 from toolpool.contract.record_keys import root_of
@@ -178,7 +179,7 @@ class HeldTransport(MemoryTransport):
 
     async def publish(
         self, openings: Sequence[Opening], *, nonce: str, give_up_at: float, **options: Any
-    ) -> tuple[str, list[bytes]]:
+    ) -> tuple[str, list[LedgerAnswer]]:
         """See `Transport.publish`."""
         self.batches.append([opening.key for opening in openings])
         self.nonces.append(nonce)
@@ -187,7 +188,7 @@ class HeldTransport(MemoryTransport):
             raise ValueError
         if self.fails:
             raise self.fails.pop(0)
-        return "epoch", [NEW] * len(openings)
+        return "epoch", [LedgerAnswer(CallState.NEW)] * len(openings)
 
 
 class Hand:

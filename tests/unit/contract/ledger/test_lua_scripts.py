@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
+from toolpool.contract.ledger.answers import CallState, LedgerAnswer, decode_answers
 from toolpool.contract.ledger.lua_scripts import Attempt, new_nonce, send
-from toolpool.contract.ledger.protocols import again_in
 
 
 def test_a_forked_host_has_words_of_its_own() -> None:
@@ -79,4 +79,5 @@ async def test_a_connection_goes_back_to_the_pool_whatever_happens(
 
 @pytest.mark.parametrize("attempt", [b"", b"x", b"-1", b"9" * 5000])
 def test_an_unsigned_outcome_is_no_attempt(attempt: bytes) -> None:
-    assert again_in(b"again " + attempt) is None
+    answer = b"again " + attempt
+    assert decode_answers([answer]) == [LedgerAnswer(CallState.SETTLED, outcome=answer)]

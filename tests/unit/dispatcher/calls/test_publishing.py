@@ -33,7 +33,7 @@ class Tried(MemoryTransport):
         """What happens instead of, or before, each of the first tries; it may raise."""
         self.after: Callable[[], None] = lambda: None
 
-    async def publish(self, openings: Sequence[Opening], **options: Any) -> tuple[str, list[bytes]]:
+    async def publish(self, openings: Sequence[Opening], **options: Any) -> Any:
         """See `Transport.publish`."""
         self.tries.append(options | {"keys": [opening.key for opening in openings]})
         if self.before:

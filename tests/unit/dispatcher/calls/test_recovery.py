@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.dispatcher.samples import Told, away, pending, services, turns
 from toolpool.contract.envelope import Batch, Envelope, Settled, Toolset, WorkerLease
+from toolpool.contract.ledger.answers import LedgerAnswer
 from toolpool.contract.ledger.memory_server import MemoryServer
 from toolpool.contract.ledger.protocols import Claim, Release, Settlement
 from toolpool.contract.ledger.protocols import Recovery as Step
@@ -69,7 +70,7 @@ class Watched(MemoryTransport):
 
     async def recover(
         self, recoveries: Sequence[Step], *, queue: str, give_up_at: float
-    ) -> list[bytes]:
+    ) -> list[LedgerAnswer]:
         """See `Transport.recover`."""
         self.recovered.append(list(recoveries))
         if self.is_away:

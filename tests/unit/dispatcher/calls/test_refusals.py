@@ -9,8 +9,9 @@ import pytest
 from tests.unit.dispatcher.samples import Told, away, pending, services, turns
 from tests.waiting import eventually
 from toolpool.contract.envelope import Envelope, Settled
+from toolpool.contract.ledger.answers import CallState, LedgerAnswer
 from toolpool.contract.ledger.memory_server import MemoryServer
-from toolpool.contract.ledger.protocols import NEW, Claim, CloseReason, Closing, Settlement
+from toolpool.contract.ledger.protocols import Claim, CloseReason, Closing, Settlement
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import Effects, ToolSpec
@@ -37,7 +38,7 @@ class Writing(MemoryTransport):
 
     async def close_calls(
         self, closings: Sequence[Closing], *, end: CloseReason, give_up_at: float
-    ) -> list[bytes]:
+    ) -> list[LedgerAnswer]:
         """See `Transport.close_calls`."""
         self.written.append(list(closings))
         if self.stands_still:
@@ -63,7 +64,7 @@ class Bench(Told):
         made.accepted_in = self.server.epoch
         return made
 
-    async def open(self, call: Pending, *, asked_in: float = 0.0) -> bytes:
+    async def open(self, call: Pending, *, asked_in: float = 0.0) -> LedgerAnswer:
         """Let another dispatcher ask for the same call, `asked_in` seconds from now."""
         now = time.monotonic()
         _, (answer,) = await self.other.publish(
@@ -139,14 +140,14 @@ async def test_a_refusal_is_written_before_it_is_said(bench: Bench) -> None:
 async def test_a_later_asker_gets_the_same_answer(bench: Bench) -> None:
     call = bench.call("k")
     await bench.answer_to(call)
-    assert outcome_in(await bench.open(call, asked_in=20.0)) == FULL
+    assert outcome_in((await bench.open(call, asked_in=20.0)).outcome) == FULL
 
 
 async def test_what_may_be_asked_again_after_a_while_is_run_then(bench: Bench) -> None:
     call = bench.call("k")
     assert await bench.answer_to(call, FULL_FOR_NOW) == FULL_FOR_NOW
-    assert outcome_in(await bench.open(call)) == FULL_FOR_NOW
-    assert await bench.open(call, asked_in=2.0) == NEW
+    assert outcome_in((await bench.open(call)).outcome) == FULL_FOR_NOW
+    assert (await bench.open(call, asked_in=2.0)).state is CallState.NEW
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,7 @@ async def test_what_may_have_been_asked_before_and_may_not_run_twice_is_unknown(
     call.again = True
     assert said(await bench.answer_to(call, outcome)) == unknown(outcome)
     assert said(outcome_in(bench.server.outcome("k"))) == unknown(outcome)
-    assert outcome_in(await bench.open(call, asked_in=20.0)).executed is Executed.UNKNOWN
+    assert outcome_in((await bench.open(call, asked_in=20.0)).outcome).executed is Executed.UNKNOWN
 
 
 async def test_what_was_sent_before_is_unknown_where_its_record_is_gone(bench: Bench) -> None:
@@ -289,7 +290,7 @@ async def sent(bench: Bench, key: str) -> Pending:
         [call.opening(time.monotonic(), time.time())],
         nonce=key, queue="q", message=b"m", give_up_at=time.monotonic() + 1,
     )  # fmt: skip
-    assert answer == NEW
+    assert answer.state is CallState.NEW
     for stage in (Stage.WAITING, Stage.PUBLISHING, Stage.QUEUED):
         call.to(stage)
     call.published(bench.server.epoch, time.monotonic())

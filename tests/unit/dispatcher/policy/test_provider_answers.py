@@ -112,7 +112,7 @@ async def test_what_is_approved_as_its_asker_gives_up_is_not_audited_as_expired(
         patient = asyncio.ensure_future(asks(dispatcher))
         approval = await one_waits(dispatcher)
 
-        async def approved_first(self: MemoryTransport, *args: Any, **options: Any) -> list[bytes]:
+        async def approved_first(self: MemoryTransport, *args: Any, **options: Any) -> Any:
             if options["end"] is CloseReason.UNAPPROVED:
                 await dispatcher.approvals.approve(approval.id, by="anna")
             return await close(self, *args, **options)

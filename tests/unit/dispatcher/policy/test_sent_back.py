@@ -10,8 +10,8 @@ from tests.integration.twins import second
 from tests.waiting import eventually
 from toolpool import Approval, Dispatcher, Hooks, Rewrite, Settings, tool
 from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.ledger.answers import CallState, LedgerAnswer
 from toolpool.contract.ledger.approval_steps import MemoryApprovals
-from toolpool.contract.ledger.protocols import LAPSED
 from toolpool.dispatcher import approval_waits
 from toolpool.dispatcher.transports.memory import MemoryTransport
 
@@ -62,7 +62,7 @@ async def test_an_approved_call_that_the_server_sends_back_waits_before_it_is_se
     async def lapsed(*_: Any, **__: Any) -> tuple[str, list[bytes]]:
         nonlocal sent
         sent += 1
-        return "epoch", [LAPSED]
+        return "epoch", [LedgerAnswer(CallState.LAPSED)]
 
     async with Dispatcher.in_memory([pay], settings=QUICK) as dispatcher:
         await dispatcher.dispatch([call()], session="s", turn="t")
