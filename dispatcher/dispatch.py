@@ -11,13 +11,14 @@ from toolpool.contract.envelope import Envelope
 from toolpool.contract.kill_switches import misfit
 from toolpool.contract.result import ToolResult
 from toolpool.contract.server import connection
+from toolpool.contract.server.connection import mapped_errors
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.admission import catalog as catalogs
 from toolpool.dispatcher.admission.availability import make_switch
+from toolpool.dispatcher.background import NO_SUCH_HANDLE
 from toolpool.dispatcher.events import CHANNELS, Event
 from toolpool.dispatcher.formats import FORMATS, named, response_reader
-from toolpool.dispatcher.handles import Handles
 from toolpool.dispatcher.lifetime import Lifetime, in_a_thread
 from toolpool.dispatcher.observer import Observer
 from toolpool.dispatcher.observers.observer_setup import Record
@@ -26,11 +27,11 @@ from toolpool.dispatcher.policy.verdicts import Preview
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.dispatcher.turn import TurnResult
-from toolpool.dispatcher.turn_context import require_name
+from toolpool.dispatcher.turn_context import page_number, patience, require_name
 from toolpool.dispatcher.wiring import Wiring
 
 
-class Dispatcher(Handles):
+class Dispatcher:
     """Runs the tool calls of model responses: every call gets exactly one classified result.
 
     Use it as `async with Dispatcher.connect(url) as dispatcher`. One dispatcher serves any number
@@ -399,3 +400,61 @@ class Dispatcher(Handles):
             None, session, context=context, timeout=timeout, wait=wait, again=False, only=only
         )
         return await self._parts.resumer.resume(messages, shared, format)
+
+    async def task_result(
+        self, handle: str, *, session: str | None = None, wait: float = 0.0
+    ) -> ToolResult | None:
+        """The final result of a background call, after up to `wait` seconds; None while it runs.
+
+        Raises KeyError if the handle is unknown, expired, or another session's, ValueError if
+        `wait` is not a number of seconds, and `ServerUnavailable` if Redis does not answer.
+        """
+        self._require(session)
+        with mapped_errors("task_result"):
+            found = await self._background.result(handle, session, patience(wait))
+        self._lifetime.require()  # it may have been closed meanwhile
+        return found
+
+    async def task_cancel(self, handle: str, *, session: str | None = None) -> ToolResult:
+        """Stop a background call; its final result. Raises KeyError as `task_result` does."""
+        self._require(session)
+        return await self._background.cancel(handle, session)
+
+    async def task_list(self, *, session: str | None = None) -> list[dict[str, Any]]:
+        """A session's background calls: handle, tool, state, seconds since the start.
+
+        Without a session, those that this dispatcher handed out, the last thousand at most.
+        Raises `ServerUnavailable` if Redis does not answer.
+        """
+        self._require(session)
+        with mapped_errors("task_list"):
+            return await self._background.listed(session)
+
+    async def output(
+        self, handle: str, *, session: str | None = None, page: int = 1
+    ) -> dict[str, Any]:
+        """A page of a full output: `page`, `pages`, `text`.
+
+        Raises KeyError and `ServerUnavailable` as `task_result` does, and ValueError if there is
+        no such page.
+        """
+        self._require(session)
+        with mapped_errors("output"):
+            found = await self._background.page(handle, session, page_number(page))
+        if found is None:
+            raise KeyError(NO_SUCH_HANDLE)
+        return found
+
+    def completed(self, *, session: str | None = None) -> AsyncIterator[str]:
+        """Yield the handles of a session's background calls as they end.
+
+        The stream ends when the dispatcher is closed. It raises `ServerUnavailable` if Redis does
+        not answer when it begins.
+        """
+        self._require(session)
+        return self._background.completed(session)
+
+    def _require(self, session: str | None) -> None:
+        """Raises RuntimeError if the dispatcher is not open, ValueError for a bad session."""
+        self._lifetime.require()
+        require_name("session", session)

@@ -20,10 +20,12 @@ from typing import Any, Self, TypeVar
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.approvals import Approvals
 from toolpool.dispatcher.events import CHANNELS, Event
 from toolpool.dispatcher.lifetime import AFTER_A_FORK, MAKE_ANOTHER, Lifetime
 from toolpool.dispatcher.observer import Observer
 from toolpool.dispatcher.observers.observer_setup import Record
+from toolpool.dispatcher.policy.approval_view import Approval
 from toolpool.dispatcher.policy.hooks import Hooks
 from toolpool.dispatcher.policy.verdicts import Preview
 from toolpool.dispatcher.turn import TurnResult
@@ -40,7 +42,6 @@ from toolpool.loop_thread import (
     give_up,
 )
 from toolpool.pool import Dispatcher
-from toolpool.sync_parts import SyncApprovals, SyncHandles
 from toolpool.workers.credentials.secret_sources import Resolve
 from toolpool.workers.tool import Tool
 
@@ -51,7 +52,39 @@ _EXIT_SECONDS = 2.0
 """How long an open dispatcher may hold up the end of the program."""
 
 
-class SyncDispatcher(SyncHandles):
+class SyncApprovals:
+    """The blocking form of `Approvals`."""
+
+    def __init__(
+        self, approvals: Approvals, run: Callable[[Coroutine[Any, Any, Any]], Any]
+    ) -> None:
+        self._approvals = approvals
+        self._run = run
+
+    def waiting(self, *, session: str | None = None) -> list[Approval]:
+        """The pending approvals, of one session or of all, the first to expire first."""
+        found: list[Approval] = self._run(self._approvals.waiting(session=session))
+        return found
+
+    def get(self, id: str) -> Approval:
+        """An approval in any state; see `Approvals.get`."""
+        found: Approval = self._run(self._approvals.get(id))
+        return found
+
+    def approve(self, id: str, *, by: str, digest: str | None = None, reason: str = "") -> Approval:
+        """Let a call run, once, with its exact arguments; see `Approvals.approve`."""
+        work = self._approvals.approve(id, by=by, digest=digest, reason=reason)
+        decided: Approval = self._run(work)
+        return decided
+
+    def deny(self, id: str, *, by: str, digest: str | None = None, reason: str = "") -> Approval:
+        """Have a call answered `aborted.denied`; see `Approvals.deny`."""
+        work = self._approvals.deny(id, by=by, digest=digest, reason=reason)
+        decided: Approval = self._run(work)
+        return decided
+
+
+class SyncDispatcher:
     """A `Dispatcher` on its own event loop, in its own thread.
 
     Safe to use from any number of threads at once. Use it as `with SyncDispatcher.connect(url) as
@@ -316,6 +349,31 @@ class SyncDispatcher(SyncHandles):
     def allow(self, tool: str, **narrowed: Any) -> None:
         """Undo a `deny`; see `Dispatcher.allow`."""
         self._run(self._opened().allow(tool, **narrowed))
+
+    def task_result(
+        self, handle: str, *, session: str | None = None, wait: float = 0.0
+    ) -> ToolResult | None:
+        """The final result of a background call; see `Dispatcher.task_result`."""
+        return self._run(self._opened().task_result(handle, session=session, wait=wait))
+
+    def task_cancel(self, handle: str, *, session: str | None = None) -> ToolResult:
+        """Stop a background call; see `Dispatcher.task_cancel`."""
+        return self._run(self._opened().task_cancel(handle, session=session))
+
+    def task_list(self, *, session: str | None = None) -> list[dict[str, Any]]:
+        """A session's background calls; see `Dispatcher.task_list`."""
+        return self._run(self._opened().task_list(session=session))
+
+    def output(self, handle: str, *, session: str | None = None, page: int = 1) -> dict[str, Any]:
+        """A page of a full output; see `Dispatcher.output`."""
+        return self._run(self._opened().output(handle, session=session, page=page))
+
+    def completed(self, *, session: str | None = None) -> Iterator[str]:
+        """Yield the handles of background calls as they end; see `Dispatcher.completed`.
+
+        Blocks for the next one, until the dispatcher is closed.
+        """
+        return self._stream(lambda opened: opened.completed(session=session))
 
     @property
     def approvals(self) -> SyncApprovals:

@@ -4,16 +4,17 @@ For users' own tests and `Dispatcher.in_memory`. It takes and returns bytes as R
 behaviour suite tests both.
 """
 
+import asyncio
 import math
 import secrets
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from toolpool.contract.ledger.event_stream import MemoryEvents
 from toolpool.contract.ledger.failure_memory import MemoryLoops
 from toolpool.contract.ledger.lua_scripts import new_nonce
-from toolpool.contract.ledger.memory_queues import Inboxes
 from toolpool.contract.ledger.memory_record import Record
 from toolpool.contract.ledger.protocols import (
     APPROVED,
@@ -54,11 +55,18 @@ _EARLY_SECONDS = 1.0
 """Dispatchers end waiting calls by their own clocks, which may be ahead by this much."""
 
 
-class MemoryServer(Inboxes):
+@dataclass(slots=True)
+class _Inbox:
+    items: deque[bytes] = field(default_factory=deque)
+    filled: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class MemoryServer:
     """Both sides' ledger, and the queues, reply streams and cancel lists between them."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self._inboxes: defaultdict[str, _Inbox] = defaultdict(_Inbox)
+        """Queues, reply streams and cancel lists, each created on first use."""
         self.epoch = f"memory.{secrets.token_hex(8)}"
         self._began = time.time() - time.monotonic()
         self.catalog: dict[str, bytes] = {}
@@ -83,6 +91,31 @@ class MemoryServer(Inboxes):
         self.records: dict[str, Record] = {}
         """All records by key, including expired ones."""
         self.shared = MemoryShared(self.record)
+
+    def put(self, name: str, item: bytes) -> None:
+        """Append to a queue, reply stream or cancel list."""
+        inbox = self._inboxes[name]
+        inbox.items.append(item)
+        inbox.filled.set()
+
+    async def take(self, *names: str) -> tuple[str, bytes]:
+        """Wait for an item in one of `names`; returns the queue's name and the item."""
+        while True:
+            for name in names:
+                inbox = self._inboxes[name]
+                if inbox.items:
+                    return name, inbox.items.popleft()
+                inbox.filled.clear()
+            waits = [asyncio.ensure_future(self._inboxes[name].filled.wait()) for name in names]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+
+    def waiting(self, name: str) -> int:
+        """The length of a queue, stream or list."""
+        return len(self._inboxes[name].items)
 
     def time(self) -> float:
         """Fleet time in seconds since 1970, unaffected by jumps of this host's clock."""
