@@ -387,6 +387,7 @@ class Background:
                 await self._adopt_all(session)
             while handle := await inbox.get():
                 yield handle
+            self._completed.add("", session)  # another may follow the same session
         finally:
             self._completed.unfollow(session)
 

@@ -1,7 +1,7 @@
 """Handles of ended background calls, for the hosts of their sessions."""
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
 _COMPLETED_KEPT = 1_000
@@ -14,9 +14,10 @@ class CompletedHandles:
     def __init__(self) -> None:
         self._inboxes: OrderedDict[str | None, asyncio.Queue[str]] = OrderedDict()
         self._followed: dict[str | None, asyncio.Queue[str]] = {}
+        self._followers: Counter[str | None] = Counter()
 
     def close(self) -> None:
-        """End every stream, by an empty handle."""
+        """End every stream, by an empty handle, which each follower leaves for the next."""
         for session in self._followed:
             self.add("", session)
 
@@ -25,10 +26,15 @@ class CompletedHandles:
         inbox = self._inbox(session)
         self._inboxes.pop(session, None)
         self._followed[session] = inbox
+        self._followers[session] += 1
         return inbox
 
     def unfollow(self, session: str | None) -> None:
         """Note that no host takes them for now."""
+        self._followers[session] -= 1
+        if self._followers[session]:
+            return
+        del self._followers[session]
         inbox = self._followed.pop(session, None)
         if inbox is not None:
             self._inboxes[session] = inbox

@@ -165,7 +165,7 @@ class Dispatcher:
         self._background.close()
         await self._parts.resumer.close()
         await self.loops.close()
-        self._turns.cancel(None, None)
+        self._turns.close()
         await self._parts.approval_waits.close()
         await self._in_flight.close()
         await self._parts.watching.close()
@@ -243,8 +243,10 @@ class Dispatcher:
         self._parts.observers.audited(
             "cancelled", tool="", call_id=call_id or "", session=session, by=by, reason=reason
         )
-        asked = await self._parts.foreign.cancel(session, call_id)
-        return asked + await self._turns.cancel_all(session, call_id)
+        ended = await asyncio.gather(
+            self._turns.cancel_all(session, call_id), self._parts.foreign.cancel(session, call_id)
+        )
+        return sum(ended)
 
     async def deny(
         self,

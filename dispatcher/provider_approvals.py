@@ -35,7 +35,7 @@ from toolpool.dispatcher.calls.reporting import HeldBack
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.formats.call_blocks import NO_APPROVER
 from toolpool.dispatcher.messages import feedback
-from toolpool.dispatcher.messages.classify import rejected
+from toolpool.dispatcher.messages.classify import not_queued, rejected
 from toolpool.dispatcher.messages.wording import Wording
 from toolpool.dispatcher.policy.approval_webhook import ApprovalNotifier
 from toolpool.dispatcher.policy.policy import Policy
@@ -108,7 +108,7 @@ class ProviderApprovals:
             for held in self.held_back()
             if session in (None, held.session) and call_id in (None, held.call.id)
         ]
-        return sum(await asyncio.gather(*ends))
+        return sum(outcome is not None for outcome in await asyncio.gather(*ends))
 
     async def _decide(self, call: ToolCall, shared: TurnContext, since: float) -> ToolResult:
         if (refusal := self._refusal(call, shared)) is not None:
@@ -145,7 +145,7 @@ class ProviderApprovals:
         until = since + min(wait, approval.expires or self._settings.approval_expires)
         request = self._request(call, shared, approval, by, max(0.001, until - time.monotonic()))
         ledger, now = self._ledger, self._transport.server_time
-        end = functools.partial(self._end, request, CloseReason.CANCEL, Code.CANCELLED)
+        end = functools.partial(self._cancel, request)
         held = HeldBack(call, shared.session, since, end, waits_for="approval", key=request.id)
         self._waiting[asker := object()] = held
         try:
@@ -184,6 +184,10 @@ class ProviderApprovals:
             return await self._end(request, CloseReason.USED, None)
         end = CloseReason.UNAPPROVED if found.state == "waiting" else CloseReason.CANCEL
         return await self._end(request, end, Code.DENIED)
+
+    async def _cancel(self, request: ApprovalRequest) -> Outcome | None:
+        is_ended = await self._end(request, CloseReason.CANCEL, Code.CANCELLED)
+        return not_queued(Code.CANCELLED) if is_ended else None
 
     async def _end(self, request: ApprovalRequest, end: CloseReason, code: Code | None) -> bool:
         no = failure(code or Code.DENIED, feedback.NOBODY_APPROVED, Executed.NO)

@@ -32,6 +32,7 @@ from toolpool.dispatcher.turn import TurnResult
 from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.turn_matching import Notes, Said
 from toolpool.dispatcher.turn_pipeline import TurnPipeline
+from toolpool.dispatcher.turns import Turn, Turns
 
 log = logs.logger("histories")
 
@@ -78,11 +79,13 @@ class Resume:
         transport: Transport,
         settings: Settings,
         pipeline: TurnPipeline,
+        turns: Turns,
         in_background: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
     ) -> None:
         self._transport = transport
         self._settings = settings
         self._pipeline = pipeline
+        self._turns = turns
         self._in_background = in_background
         self._notes: list[TurnNote] = []
         self._writing: list[TurnNote] = []
@@ -205,6 +208,25 @@ class Resume:
         if not any(part.is_open or part.is_astray for part in parts):
             return list(messages)
         edit = Edit(messages, plain)
+        calls = {(id(p), i): call for p in parts for i, call in enumerate(p.open(p.calls))}
+        waiting = self._turns.begin(calls, shared)  # one response is completed after the other
+        try:
+            await self._complete_all(edit, history, name, parts, plain, waiting)
+        finally:
+            self._turns.end(waiting)
+        return edit.done()
+
+    async def _complete_all(
+        self,
+        edit: Edit,
+        history: History,
+        name: str,
+        parts: Sequence[_Part],
+        plain: Sequence[Any],
+        waiting: Turn,
+    ) -> None:
+        shared = waiting.shared
+        assert shared.session is not None
         notes = Notes(await self._noted(shared.session))
         turns = _joined(parts, history, notes)
         said = [_said(turn, history) for turn in turns]
@@ -215,13 +237,12 @@ class Resume:
                 id = note.turn if note is not None else unknown[turn[0].spoken.at]
                 stop = note.stop if note is not None else notes.stop_of_equals(each, said)
                 context = msgspec.structs.replace(shared, id=id, again=True, provider=name)
-                await self._complete(edit, history, turn, name, stop, context)
+                await self._complete(edit, history, turn, name, stop, context, waiting)
                 if note is not None and not each.is_distinct:
                     self.told(note)
             elif any(part.is_astray for part in turn):
                 for part in turn:
                     history.place(edit, part.spoken, part.found, [])
-        return edit.done()
 
     def _read(self, history: History, messages: Sequence[Any], format: str) -> list[_Part]:
         """The responses in a history that have calls, and which of these have an answer.
@@ -260,14 +281,24 @@ class Resume:
         format: str,
         stop: str | None,
         shared: TurnContext,
+        waiting: Turn,
     ) -> None:
         """Answer the calls of one turn that have no answer."""
         calls = self._dispatched(turn, format, shared.id, stop)
         if [len(each) for each in calls] != [len(part.calls) for part in turn]:
             return  # it goes on in a later response, and is not answered
-        missing = [call for each, part in zip(calls, turn, strict=True) for call in part.open(each)]
+        missing: list[ToolCall] = []
+        cancelled: list[int] = []
+        for each, part in zip(calls, turn, strict=True):
+            for number, call in enumerate(part.open(each)):
+                missing.append(call)
+                waiting.ahead.pop((id(part), number), None)
+                if (id(part), number) in waiting.cancelled:
+                    cancelled.append(call.index)
         found = Response(format=format, calls=tuple(missing))
-        results = iter(await self._pipeline.run(found, shared, time.monotonic()))
+        results = iter(
+            await self._pipeline.run(found, shared, time.monotonic(), cancelled=cancelled)
+        )
         for each, part in zip(calls, turn, strict=True):
             told = [next(results) for _ in part.open(each)]
             _name_calls(edit, part, each, format)

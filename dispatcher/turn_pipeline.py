@@ -18,7 +18,6 @@ from toolpool.dispatcher.admission.validate import Accepted
 from toolpool.dispatcher.analytics import Analytics
 from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.formats import Response, response_reader
-from toolpool.dispatcher.messages.classify import not_queued
 from toolpool.dispatcher.messages.wording import Wording
 from toolpool.dispatcher.observer import Observers
 from toolpool.dispatcher.observers.session_record import Recorder
@@ -27,7 +26,7 @@ from toolpool.dispatcher.policy.verdicts import Preview
 from toolpool.dispatcher.provider_approvals import ProviderApprovals
 from toolpool.dispatcher.results import Results
 from toolpool.dispatcher.turn_context import TurnContext, turn_context
-from toolpool.dispatcher.turns import Answered, Turns
+from toolpool.dispatcher.turns import Answered, Turn, Turns
 
 
 class TurnPipeline:
@@ -111,64 +110,74 @@ class TurnPipeline:
             return Preview(decision="deny", by="the kill switch", reason=refusal.error)
         return msgspec.structs.replace(preview, retry_after=refusal.retry_after)
 
-    async def run(self, found: Response, shared: TurnContext, since: float) -> list[ToolResult]:
-        """A result for each call, in order; also written to the session record, if any.
-
-        The first calls' deadlines count from `since`, on the monotonic clock.
-        """
-        rejected: dict[int, ToolResult] = {}
-        sent: dict[int, Pending] = {}
-        if self._recorder is None:
-            return await self._run(found, shared, since, rejected, sent)
-        rows = self._recorder.asked(found, shared)
-        try:
-            results = await self._run(found, shared, since, rejected, sent)
-        except BaseException:
-            rows.broken_off(rejected, sent, self._told)
-            raise
-        rows.answered(results, sent, self._told)
-        return results
-
-    async def _run(
+    async def run(
         self,
         found: Response,
         shared: TurnContext,
+        since: float,
+        *,
+        cancelled: Collection[int] = (),
+    ) -> list[ToolResult]:
+        """A result for each call, in order; also written to the session record, if any.
+
+        The first calls' deadlines count from `since`, on the monotonic clock. `cancelled` are the
+        indexes of calls that were cancelled before.
+        """
+        turn = self._turns.begin({call.index: call for call in found.calls}, shared)
+        turn.cancelled |= dict.fromkeys(cancelled)
+        rejected: dict[int, ToolResult] = {}
+        sent: dict[int, Pending] = {}
+        try:
+            if self._recorder is None:
+                return await self._run(turn, found, since, rejected, sent)
+            rows = self._recorder.asked(found, shared)
+            try:
+                results = await self._run(turn, found, since, rejected, sent)
+            except BaseException:
+                rows.broken_off(rejected, sent, self._told)
+                raise
+            rows.answered(results, sent, self._told)
+            return results
+        finally:
+            self._turns.end(turn)
+
+    async def _run(
+        self,
+        turn: Turn,
+        found: Response,
         since: float,
         rejected: dict[int, ToolResult],
         sent: dict[int, Pending],
     ) -> list[ToolResult]:
         """As `run`; `rejected` and `sent` hold the known state of each call at any time."""
+        shared = turn.shared
         accepted: list[Accepted] = []
         looping = await self._loops.look(found.calls, shared.session)
         if looping and shared.session is not None:
             looping = await self._without_known(looping, found, shared)
             looping = await self._loops.refused(found.calls, looping, shared.session, shared.id)
         decides = self._policy.asks_somebody
-        foreign: Mapping[int, ToolResult] = {}
-        if decides and (flawed := [call for call in found.calls if call.flaw is not None]):
-            foreign = await self._foreign.decide(flawed, shared, since)
+        undecided: list[ToolCall] = []
         for call in found.calls:
-            answer = foreign.get(call.index) if foreign else None
-            if answer is not None and answer.ok:
-                rejected[call.index] = answer
+            if decides and call.flaw is not None:
+                undecided.append(call)
                 continue
-            verdict = answer or self._acceptance.judge(
+            verdict = self._acceptance.judge(
                 call, shared.only, found.format, looping.get(call.index)
             )
             if isinstance(verdict, ToolResult):
-                rejected[call.index] = verdict
-                is_known = self._acceptance.has(verdict.name)
-                self._observers.rejected(
-                    verdict, shared.session, shared.id, found.format, is_known=is_known
-                )
+                self._reject(call, verdict, turn, found.format, rejected)
             else:
                 accepted.append(verdict)
+                turn.accepted[call.index] = verdict
                 decides = decides or verdict[1].spec.approval is True
+        if undecided:
+            await self._decide_foreign(undecided, turn, found.format, since, rejected)
         await self._correct_rejections(found, shared, rejected)
         judged: dict[int, Judgement] = {}
         if decides and accepted:
-            judged = await self._judge(accepted, shared)
-        answered = await self._turns.run(accepted, shared, since, sent, judged)
+            judged = await self._judge(accepted, turn)
+        answered = await self._turns.run(turn, accepted, since, sent, judged)
         if self._told.policy is not None:
             await self._show(answered, sent)
         results: list[ToolResult] = []
@@ -185,13 +194,46 @@ class TurnPipeline:
         self._analytics.note(results, session=shared.session, model=found.model)
         return results
 
-    async def _judge(self, accepted: list[Accepted], shared: TurnContext) -> dict[int, Judgement]:
+    def _reject(
+        self,
+        call: ToolCall,
+        result: ToolResult,
+        turn: Turn,
+        format: str,
+        rejected: dict[int, ToolResult],
+    ) -> None:
+        del turn.ahead[call.index]
+        rejected[call.index] = result
+        is_known = self._acceptance.has(result.name)
+        shared = turn.shared
+        self._observers.rejected(result, shared.session, shared.id, format, is_known=is_known)
+
+    async def _decide_foreign(
+        self,
+        calls: Sequence[ToolCall],
+        turn: Turn,
+        format: str,
+        since: float,
+        rejected: dict[int, ToolResult],
+    ) -> None:
+        """Answer requests that a provider makes for itself, and reject other flawed calls."""
+        for call in calls:
+            del turn.ahead[call.index]  # `ProviderApprovals.cancel` ends them
+        answers = await self._foreign.decide(calls, turn.shared, since)
+        for call in calls:
+            answer = answers.get(call.index)
+            if answer is not None and answer.ok:
+                rejected[call.index] = answer
+                continue
+            verdict = answer or self._acceptance.judge(call, turn.shared.only, format)
+            assert isinstance(verdict, ToolResult)  # it is flawed
+            turn.ahead[call.index] = call
+            self._reject(call, verdict, turn, format, rejected)
+
+    async def _judge(self, accepted: list[Accepted], turn: Turn) -> dict[int, Judgement]:
         """The policy's judgements; it may replace the arguments in `accepted`."""
-        with self._turns.ahead(shared.session, accepted) as cancelled:
-            judged = await self._policy.judge(accepted, shared)
+        judged = await self._policy.judge(accepted, turn.shared)
         for number, (call, offer) in enumerate(accepted):
-            if call.index in cancelled:
-                judged[call.index] = Judgement(call, not_queued(Code.CANCELLED))
             if call.index in judged:
                 accepted[number] = judged[call.index].call, offer
         return judged

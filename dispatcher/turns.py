@@ -4,9 +4,10 @@ import asyncio
 import functools
 import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
+
+import msgspec
 
 from toolpool.contract.call import ToolCall
 from toolpool.contract.outcome import Code, Outcome
@@ -17,10 +18,10 @@ from toolpool.dispatcher.admission import task_tools
 from toolpool.dispatcher.admission.validate import Accepted
 from toolpool.dispatcher.approval_waits import ApprovalWaits
 from toolpool.dispatcher.background import Background
+from toolpool.dispatcher.calls import pending_factory
 from toolpool.dispatcher.calls.countdown_latch import CountdownLatch, Waiter
 from toolpool.dispatcher.calls.in_flight import InFlightCalls
 from toolpool.dispatcher.calls.pending import Pending, Stage
-from toolpool.dispatcher.calls.pending_factory import deadline_of, timeout_of
 from toolpool.dispatcher.calls.reporting import HeldBack
 from toolpool.dispatcher.messages.classify import left_to_others, not_queued
 from toolpool.dispatcher.policy.policy import Judgement
@@ -67,28 +68,29 @@ class Answered(NamedTuple):
     is_news: bool
 
 
-class _Turn:
-    """One turn under way, as far as it can be cancelled."""
+class Turn:
+    """A turn under way, as far as it can be cancelled."""
 
-    def __init__(self, session: str | None, accepted: Sequence[Accepted]) -> None:
-        self.session = session
+    def __init__(self, calls: dict[Any, ToolCall], shared: TurnContext) -> None:
+        self.shared = shared
         self.began = time.monotonic()
-        self.ahead = {call.index: call for call, _ in accepted}
+        self.ahead = calls
         """Calls that were not sent yet, by index."""
-        self.cancelled: set[int] = set()
+        self.accepted: dict[Any, Accepted] = {}
+        """Those of them that are valid, by index."""
+        self.cancelled: dict[Any, Pending | None] = {}
+        """Calls that were cancelled before they were sent, by index, with what answers them."""
         self.answered: Sequence[Pending] = ()
         """The calls of the last stage."""
 
-    def cancel(self, call_id: str | None) -> int:
-        """Cancel unsent calls, all or those of an id; return how many there were."""
-        found = [i for i, call in self.ahead.items() if call_id in (None, call.provider_id)]
-        self.cancelled.update(found)
-        return len(found)
+    def matching(self, call_id: str | None) -> list[Any]:
+        """The indexes of the unsent calls of an id, or of all."""
+        return [i for i, call in self.ahead.items() if call_id in (None, call.provider_id)]
 
     @property
     def is_cancelled(self) -> bool:
         """Whether all unsent calls are cancelled."""
-        return self.cancelled >= self.ahead.keys()
+        return self.cancelled.keys() >= self.ahead.keys()
 
 
 class Turns:
@@ -107,12 +109,22 @@ class Turns:
         self._background = background
         self._settings = settings
         self._classify = classify
-        self._running: set[_Turn] = set()
+        self._running: set[Turn] = set()
+
+    def begin(self, calls: dict[Any, ToolCall], shared: TurnContext) -> Turn:
+        """Make calls cancellable until they are sent, or until `end`."""
+        turn = Turn(calls, shared)
+        self._running.add(turn)
+        return turn
+
+    def end(self, turn: Turn) -> None:
+        """Forget a turn that is answered."""
+        self._running.discard(turn)
 
     async def run(
         self,
+        turn: Turn,
         accepted: Sequence[Accepted],
-        shared: TurnContext,
         since: float,
         sent: dict[int, Pending],
         judged: Judged = _NOT_JUDGED,
@@ -121,22 +133,22 @@ class Turns:
 
         Sent calls are put into `sent`, by index, so that they are known after a cancel.
         """
+        shared = turn.shared
+        if turn.cancelled:
+            await self._end_cancelled(turn, list(turn.cancelled))
         is_strict = self._settings.order == "strict"
         groups = stages(accepted, lambda item: item[1].spec.effects, strict=is_strict)
         if len(groups) == 1:  # no call waits for another, and all can be cancelled
+            self._running.discard(turn)
             pendings: list[Pending] = []
             for call, offer in accepted:
-                judgement = judged.get(call.index)
-                pending = self._submit(call, offer.spec, shared, since, judgement)
+                pending = turn.cancelled.get(call.index) or self._submit(
+                    call, offer.spec, shared, since, judged.get(call.index)
+                )
                 sent[call.index] = pending
                 pendings.append(pending)
             return await self._await(accepted, pendings, shared, since)
-        turn = _Turn(shared.session, accepted)
-        self._running.add(turn)
-        try:
-            return await self._run_in_order(turn, groups, shared, since, sent, judged)
-        finally:
-            self._running.discard(turn)
+        return await self._run_in_order(turn, groups, since, sent, judged)
 
     async def were_dispatched(
         self, calls: Sequence[ToolCall], shared: TurnContext
@@ -153,61 +165,91 @@ class Turns:
             and (session is None or pending.message.session == session)
             and call_id in (None, pending.call.provider_id)
         ]
-        ahead = self.cancel(session, call_id)
-        await self._in_flight.cancel(calls)
-        return sum(not pending.is_open for pending in calls) + ahead
-
-    @contextmanager
-    def ahead(self, session: str | None, accepted: Sequence[Accepted]) -> Iterator[set[int]]:
-        """Make calls cancellable while they are judged; yields the indexes of cancelled ones."""
-        turn = _Turn(session, accepted)
-        self._running.add(turn)
-        try:
-            yield turn.cancelled
-        finally:
-            self._running.discard(turn)
+        turns = [turn for turn in self._running if session in (None, turn.shared.session)]
+        ahead = [(turn, turn.matching(call_id)) for turn in turns]
+        for turn, indexes in ahead:  # before anything is awaited: none of them starts now
+            turn.cancelled = dict.fromkeys(indexes) | turn.cancelled
+        await asyncio.gather(
+            self._in_flight.cancel(calls),
+            *(self._cancel_ahead(turn, indexes) for turn, indexes in ahead if indexes),
+        )
+        return sum(not pending.is_open for pending in calls) + sum(len(i) for _, i in ahead)
 
     def held_back(self) -> Iterator[HeldBack]:
         """The calls that wait for others of their turn, or for a policy."""
         for turn in self._running:
-            for call in turn.ahead.values():
-                end = functools.partial(self._cancel_ahead, turn, call.provider_id)
-                yield HeldBack(call, turn.session, turn.began, end)
+            for index, call in turn.ahead.items():
+                end = functools.partial(self._cancelled_ahead, turn, index)
+                key = self._key_of(turn, index)
+                yield HeldBack(call, turn.shared.session, turn.began, end, key=key)
 
-    def cancel(self, session: str | None, call_id: str | None) -> int:
-        """Cancel calls that wait for others of their turn, or for a policy; return how many."""
-        turns = [turn for turn in self._running if session in (None, turn.session)]
-        return sum(self._cancel_in(turn, call_id) for turn in turns)
+    def _key_of(self, turn: Turn, index: Any) -> str:
+        """The key of the record that an unsent call will have; empty if not known yet."""
+        shared = turn.shared
+        if shared.session is None or shared.id is None or index not in turn.accepted:
+            return ""
+        call, offer = turn.accepted[index]
+        is_own = offer.spec.secrets is not msgspec.UNSET
+        user = pending_factory.user_of(shared, self._settings) if is_own else None
+        return pending_factory.key_of(call, shared, self._settings.tenant, user)
 
-    async def _cancel_ahead(self, turn: _Turn, call_id: str) -> int:
-        return self._cancel_in(turn, call_id)
+    def close(self) -> None:
+        """Send no call that waits for others of its turn, or for a policy."""
+        for turn in self._running:
+            turn.cancelled = dict.fromkeys(turn.ahead) | turn.cancelled
+            self._release(turn)
 
-    def _cancel_in(self, turn: _Turn, call_id: str | None) -> int:
-        count = turn.cancel(call_id)
+    async def _cancelled_ahead(self, turn: Turn, index: Any) -> Outcome | None:
+        """Cancel one unsent call; its outcome, None if the server did not confirm it."""
+        await self._cancel_ahead(turn, [index])
+        pending = turn.cancelled.get(index)
+        return pending.outcome if pending is not None else not_queued(Code.CANCELLED)
+
+    async def _cancel_ahead(self, turn: Turn, indexes: Sequence[Any]) -> None:
+        """Cancel unsent calls for every dispatcher: another may have been asked for them, too."""
+        for index in indexes:
+            turn.cancelled.setdefault(index, None)
+        self._release(turn)
+        await self._end_cancelled(turn, indexes)
+
+    def _release(self, turn: Turn) -> None:
         if turn.is_cancelled:  # nothing is left to hold
             self._in_flight.ended(pending.key for pending in turn.answered)
-        return count
+
+    async def _end_cancelled(self, turn: Turn, indexes: Sequence[Any]) -> None:
+        """End the records of cancelled calls, as far as they are valid."""
+        ended: list[Pending] = []
+        for index in indexes:
+            if turn.cancelled[index] is None and index in turn.accepted:
+                call, offer = turn.accepted[index]
+                if not task_tools.is_own(offer.spec):
+                    pending = self._in_flight.hold_back(call, offer.spec, turn.shared)
+                    turn.cancelled[index] = pending
+                    ended.append(pending)
+        await self._in_flight.cancel(ended)
 
     async def _run_in_order(
         self,
-        turn: _Turn,
+        turn: Turn,
         groups: Sequence[Sequence[Accepted]],
-        shared: TurnContext,
         since: float,
         sent: dict[int, Pending],
         judged: Judged,
     ) -> dict[int, Answered]:
         results: dict[int, Answered] = {}
         unseen: str | None = None
+        shared = turn.shared
+        turn.ahead = {call.index: call for group in groups for call, _ in group}
         for group in groups:
+            if shared.again and group is not groups[0]:
+                await self._in_flight.wait_for_records([call for call, _ in group], shared)
             pendings: list[Pending] = []
             for call, offer in group:
                 del turn.ahead[call.index]
-                is_cancelled = call.index in turn.cancelled
                 judgement = judged.get(call.index)
-                if is_cancelled:
+                if call.index in turn.cancelled:
                     judgement = Judgement(call, not_queued(Code.CANCELLED))
-                pending = self._submit(
+                pending = turn.cancelled.get(call.index) or self._submit(
                     call, offer.spec, shared, since, judgement, is_behind=group is not groups[0]
                 )
                 sent[call.index] = pending
@@ -314,8 +356,10 @@ class Turns:
                 waits.append((pending, self._hand_over(pending, until, shared)))
             elif has_joined:
                 queue_timeout = self._settings.queue_timeout
-                until = deadline_of(offer.spec, shared, since=since, queue_timeout=queue_timeout)
-                timeout = timeout_of(offer.spec, shared)
+                until = pending_factory.deadline_of(
+                    offer.spec, shared, since=since, queue_timeout=queue_timeout
+                )
+                timeout = pending_factory.timeout_of(offer.spec, shared)
                 if until < pending.deadline:
                     waits.append((pending, self._give_up(pending, until, timeout, since)))
         if not waits:

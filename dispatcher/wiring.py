@@ -97,7 +97,9 @@ class Wiring:
             told=told,
             foreign=self.foreign,
         )
-        self.resumer = Resume(transport, settings, self.pipeline, self.in_flight.in_background)
+        self.resumer = Resume(
+            transport, settings, self.pipeline, self.turns, self.in_flight.in_background
+        )
 
     def _result_policy(self, settings: Settings, wording: Wording) -> ResultPolicy | None:
         hook = self.hooks.after_result

@@ -135,6 +135,9 @@ class Deadlines:
                 self._calls.resolve(pending, _unknown(Code.CANCELLED))
             elif pending.is_unsent and not pending.may_be_known:
                 self._calls.resolve(pending, not_queued(Code.CANCELLED))
+            elif pending.is_unsent and pending.retries and not pending.is_cancelled:
+                # Between two tries nobody's record says who waits: others try again by themselves.
+                self._calls.resolve(pending, _unknown(Code.CANCELLED))
             else:
                 self.close_unwanted([pending])
         with suppress(TimeoutError):

@@ -43,6 +43,10 @@ from toolpool.dispatcher.calls.shared_run import equality_of
 from toolpool.dispatcher.messages.classify import not_queued
 from toolpool.dispatcher.turn_context import TurnContext
 
+_RECORDS_SECONDS = 1.0
+"""How long a resumed turn waits for the dispatcher that may just send its next calls."""
+_RECORD_LOOKS = 20
+
 
 class Approvals(Protocol):
     """Handles the calls that wait for a person's approval."""
@@ -171,6 +175,11 @@ class InFlightCalls(Calls):
         self._deadlines.watch(run, alone=True)
         self._pass_on(run)
 
+    def send_alone(self, pending: Pending) -> None:
+        """Send a call that shares no run."""
+        self._deadlines.watch(pending, alone=True)
+        self._pass_on(pending)
+
     def hold(
         self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float
     ) -> tuple[Pending, bool]:
@@ -272,6 +281,11 @@ class InFlightCalls(Calls):
         else:
             self._pump.submit(pending)
 
+    def hold_back(self, call: ToolCall, spec: ToolSpec, turn: TurnContext) -> Pending:
+        """The open call, without sending it: it is to be cancelled."""
+        pending, _ = self._accept(call, spec, turn, time.monotonic())
+        return pending
+
     def answer(
         self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float, refusal: Outcome
     ) -> Pending:
@@ -289,6 +303,16 @@ class InFlightCalls(Calls):
         See `pending_factory.were_dispatched`.
         """
         return await pending_factory.were_dispatched(self._transport, calls, turn, self._settings)
+
+    async def wait_for_records(self, calls: Sequence[ToolCall], turn: TurnContext) -> None:
+        """Wait a moment for the dispatcher that may just send these calls of a resumed turn.
+
+        Asked for first here, a call without a record would be taken for one that was lost.
+        """
+        for _ in range(_RECORD_LOOKS):
+            if False not in await self.were_dispatched(calls, turn):
+                return
+            await asyncio.sleep(_RECORDS_SECONDS / _RECORD_LOOKS)
 
     def _accept(
         self,

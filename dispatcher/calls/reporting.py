@@ -26,7 +26,7 @@ from toolpool.contract.operator_messages import (
     signed_answer,
     signed_report,
 )
-from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.outcome import Outcome
 from toolpool.contract.record_keys import root_of
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.result import State
@@ -88,13 +88,13 @@ class RecentlyEnded:
 class HeldBack(NamedTuple):
     """A call that is not accepted yet, or that its provider runs if a person approves it.
 
-    `began` is on the monotonic clock. `end` cancels it, and returns how many calls ended.
+    `began` is on the monotonic clock. `end` cancels it; the outcome, None if it did not end.
     """
 
     call: ToolCall
     session: str | None
     began: float
-    end: Callable[[], Awaitable[int]]
+    end: Callable[[], Awaitable[Outcome | None]]
     waits_for: str = "turn"
     key: str = ""
     """The key of its record, if it has one."""
@@ -201,7 +201,7 @@ class Reporter:
             found = [p for p in self._calls.all_open() if not p.is_run and _is_meant(p, question)]
             held_back = [held for held in self.held_back() if _is_held_back(held, question)]
             calls = found[:_ANSWERED_AT_MOST]
-            ended = [0] * len(held_back)
+            ended: list[Outcome | None] = [None] * len(held_back)
             if question.cancel:
                 self._audit([(p.call, p.message.session) for p in found])
                 await self._cancel(found)
@@ -283,7 +283,7 @@ def _is_meant(pending: Pending, question: Question) -> bool:
 
 def _is_held_back(held: HeldBack, question: Question) -> bool:
     if question.key is not None:
-        return question.key == held.key
+        return root_of(question.key) == held.key
     return _is_named(held.call, held.session, question)
 
 
@@ -294,16 +294,16 @@ def _is_named(call: ToolCall, session: str | None, question: Question) -> bool:
     return is_call and question.session in (None, session)
 
 
-def _status_of(held: HeldBack, ended: int) -> CallStatus:
+def _status_of(held: HeldBack, outcome: Outcome | None) -> CallStatus:
     return CallStatus(
         call=held.call.id,
         tool=held.call.name,
         key=held.key,
-        state=(State.WAITING if held.key else State.PENDING).value,
+        state=(State.WAITING if held.waits_for == "approval" else State.PENDING).value,
         age=round(time.monotonic() - held.began, 1),
         session=held.session,
         waits_for=held.waits_for,
-        approval=held.key,
-        cancelled=str(Code.CANCELLED) if ended else "",
-        executed=str(Executed.NO) if ended else "",
+        approval=held.key if held.waits_for == "approval" else "",
+        cancelled=str(outcome.code or "ok") if outcome is not None else "",
+        executed=str(outcome.executed) if outcome is not None else "",
     )

@@ -49,6 +49,10 @@ class Runs(Calls, Protocol):
         """Send a shared run."""
         ...
 
+    def send_alone(self, pending: Pending) -> None:
+        """Send a call that shares no run."""
+        ...
+
     async def leave(self, calls: Sequence[Pending]) -> None:
         """End calls unless another dispatcher waits for them."""
         ...
@@ -68,6 +72,8 @@ class RunSharing:
         self._anew: dict[str, SharedRun] = {}
         """The shared runs of this event-loop turn that must not reuse anything older."""
         self._gathered: list[SharedRun] = []
+        self._submitted: list[tuple[Pending, str, bool]] = []
+        """Calls that may have a record of their own, with their digests and `anew`."""
         self._askers = 0
         self._is_closed = False
 
@@ -80,6 +86,39 @@ class RunSharing:
         if (headers := self._observers.trace(asker)) is not None:
             asker.traced(headers)
         self._observers.call("accepted", asker)
+        if not asker.may_be_known:
+            self._share(asker, digest, anew)
+            return
+        self._submitted.append((asker, digest, anew))
+        if len(self._submitted) == 1:
+            asyncio.get_running_loop().call_soon(self._look_up_submitted)
+
+    def _look_up_submitted(self) -> None:
+        submitted, self._submitted = self._submitted, []
+        for start in range(0, len(submitted), _GROUP):
+            self._calls.in_background(self._look_up(submitted[start : start + _GROUP]))
+
+    async def _look_up(self, submitted: Sequence[tuple[Pending, str, bool]]) -> None:
+        """Share the runs of calls that have no record of their own.
+
+        One that a person was asked about, or that was cancelled, has one, which decides.
+        """
+        states: Sequence[str | None]
+        try:
+            async with asyncio.timeout(_ASK_SECONDS):
+                states = await self._transport.states([asker.key for asker, *_ in submitted])
+        except Exception as error:  # noqa: BLE001 - whatever it was, each goes by its own record
+            log.warning("records_not_looked_up calls=%d: %s", len(submitted), error)
+            states = ["unknown"] * len(submitted)
+        for (asker, digest, anew), state in zip(submitted, states, strict=True):
+            if not asker.is_open or self._is_closed:
+                continue
+            if state is None:
+                self._share(asker, digest, anew)
+            else:
+                self._calls.send_alone(asker)
+
+    def _share(self, asker: Pending, digest: str, anew: bool) -> None:
         share = (self._anew if anew else self._joinable).get(digest)
         if share is None or not share.takes(asker):
             share = SharedRun(digest, anew=anew)

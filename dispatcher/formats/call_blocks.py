@@ -68,11 +68,11 @@ class Reader:
     ) -> ToolCall:
         """The call in a block, or the flaw that makes it unusable.
 
-        A `namespace` is part of the name, unless the API derived it from the name. `is_text`: `raw`
-        is free text instead of arguments. `is_last`: the block ends the response, so a limit may
-        have cut it off; `is_partial`: the provider says that it is incomplete. `asks`: the provider
-        runs it and only asks for permission. `kept` are `origin`, `has_own_key` and `mark` of the
-        `ToolCall`.
+        A `namespace` is part of the name, unless the API derived it from the name of a function.
+        `is_text`: `raw` is free text instead of arguments. `is_last`: the block ends the response,
+        so a limit may have cut it off; `is_partial`: the provider says that it is incomplete.
+        `asks`: the provider runs it and only asks for permission. `kept` are `origin`,
+        `has_own_key` and `mark` of the `ToolCall`.
         """
         note = long_id = text = values = None
         verdict = self.ending.verdict
@@ -88,7 +88,7 @@ class Reader:
             flaw = Flaw(Code.UNPARSEABLE, "no_name")
         if not isinstance(name, str):
             name = ""
-        elif isinstance(namespace, str) and namespace not in ("", name):
+        elif isinstance(namespace, str) and namespace and (asks or namespace != name):
             name = f"{namespace}.{name}"
         if flaw is None:
             cut_off = is_last and verdict is Verdict.CUT_OFF

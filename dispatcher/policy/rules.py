@@ -35,7 +35,7 @@ class _Rule(Condition, frozen=True, kw_only=True, forbid_unknown_fields=True):
     effects: Literal["read", "write", "undeclared"] | None = None
     when: tuple[Condition, ...] = ()
     reason: str = ""
-    approvers: tuple[str, ...] = ()
+    approvers: tuple[str, ...] | None = None
     expires: float | None = None
 
 
@@ -77,6 +77,8 @@ class Rule:
         self._tests = [Test(condition) for condition in conditions]
         if rule.action != "ask" and (rule.approvers or rule.expires is not None):
             raise ValueError("`approvers` and `expires` are for rules whose action is `ask`")
+        if rule.approvers is not None and not rule.approvers:
+            raise ValueError("`approvers` names nobody; leave it out if anyone may approve")
         self.verdict = checked(_verdict(rule))
 
         self.paths = [test.steps for test in self._tests if not test.of_context]
@@ -223,7 +225,7 @@ def _verdict(rule: _Rule) -> Allow | Deny | AskApproval:
     if rule.action == "deny":
         return Deny(rule.reason)
     if rule.action == "ask":
-        return AskApproval(rule.reason, rule.approvers, rule.expires)
+        return AskApproval(rule.reason, rule.approvers or (), rule.expires)
     return Allow()
 
 

@@ -1,6 +1,7 @@
 """What a provider asks before it runs a tool of its own."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,14 @@ async def test_a_hook_says_yes_or_no_by_name(asked: Any) -> None:
     assert [(call.tool, call.arguments) for call in seen] == [("db.drop", {"table": "users"})]
     no, why = await answered(asked, lambda _: Deny("not that one"))
     assert no is False and (not why or "not that one" in why)
+
+
+async def test_a_server_that_is_called_as_its_tool_is_part_of_the_name(asked: Any) -> None:
+    """Else a rule about the server's tools would not see it."""
+    seen: list[str] = []
+    text = json.dumps(asked).replace('"db"', '"drop"')
+    await answered(json.loads(text), lambda call: seen.append(call.tool), wait=0)
+    assert seen == ["drop.drop"]
 
 
 @pytest.mark.parametrize("answer", [Rewrite({"table": "x"}), "yes", ValueError("x")])

@@ -236,6 +236,7 @@ def test_a_rule_that_cannot_be_held_to_a_value_fails(
         ('[[rule]]\naction = "ask"\nexpires = inf', "expires"),
         ('[[rule]]\naction = "ask"\nexpires = nan', "expires"),
         ('[[rule]]\naction = "ask"\napprovers = [""]', "approvers"),
+        ('[[rule]]\naction = "ask"\napprovers = []', "approvers` names nobody"),
     ],
     ids=lambda text: text[:80],
 )

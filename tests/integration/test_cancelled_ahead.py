@@ -1,0 +1,245 @@
+"""What was cancelled before it was sent is run by nobody, and what a person decided binds all."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.integration.twins import Gate, alone, second
+from tests.waiting import eventually
+from toolpool import AskApproval, Dispatcher, Hooks, tool
+from toolpool.contract.outcome import Code, Executed
+
+
+class Tools:
+    """Tools that note what ran."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.gate = Gate()
+
+        @tool(effects="write")
+        async def first() -> str:
+            """Write first."""
+            await self.gate.wait("first")
+            return "first"
+
+        @tool(effects="write")
+        async def later(text: str) -> str:
+            """Write later."""
+            self.ran.append(text)
+            return text
+
+        @tool(effects="read")
+        async def look(text: str) -> str:
+            """Look at the gate."""
+            self.ran.append(text)
+            await self.gate.wait(text)
+            return text
+
+        @tool(effects="read", single_flight=True)
+        async def shared(text: str) -> str:
+            """Read what all share."""
+            self.ran.append(text)
+            return text
+
+        @tool(effects="read", retries=1)
+        async def failing(text: str) -> str:
+            """Fail."""
+            self.ran.append(text)
+            raise OSError(text)
+
+        self.all = [first, later, look, shared, failing]
+
+
+def one(name: str, **arguments: Any) -> list[dict[str, Any]]:
+    return [{"id": "c", "name": name, "input": arguments}]
+
+
+TURN = [
+    {"id": "1", "name": "first", "input": {}},
+    {"id": "2", "name": "later", "input": {"text": "a"}},
+]
+
+
+async def test_a_call_that_is_cancelled_behind_others_of_its_turn_is_run_by_no_other() -> None:
+    """By the other dispatcher that was asked for the same turn, and by one that is asked later."""
+    tools = Tools()
+    async with alone(tools.all) as owner, second(owner) as other:
+        asking = [
+            asyncio.ensure_future(by.dispatch(TURN, session="s", turn="t")) for by in (owner, other)
+        ]
+        await eventually(lambda: tools.gate.came, "the first runs")
+        assert await owner.cancel("s", call_id="2") == 1
+        tools.gate.open()
+        for answered in await asyncio.gather(*asking):
+            assert [r.code for r in answered] == [None, Code.CANCELLED]
+            assert answered[1].executed is Executed.NO
+        again = await other.dispatch(TURN, session="s", turn="t")
+    assert again[1].code is Code.CANCELLED
+    assert tools.ran == []
+
+
+async def test_a_call_that_is_cancelled_while_a_hook_judges_it_is_run_by_no_other() -> None:
+    tools, judging, gate = Tools(), asyncio.Event(), asyncio.Event()
+
+    async def slow(_: Any) -> None:
+        judging.set()
+        await gate.wait()
+
+    hooks = Hooks(before_call=slow)
+    async with alone(tools.all) as quick, second(quick, hooks) as owner:
+        asking = asyncio.ensure_future(
+            owner.dispatch(one("later", text="a"), session="s", turn="t")
+        )
+        await judging.wait()
+        assert await owner.cancel("s") == 1
+        [elsewhere] = await quick.dispatch(one("later", text="a"), session="s", turn="t")
+        gate.set()
+        [answered] = await asking
+    assert (elsewhere.code, answered.code) == (Code.CANCELLED, Code.CANCELLED)
+    assert tools.ran == []
+
+
+async def test_a_cancelled_session_starts_nothing_that_waited_behind_a_provider_s_question() -> (
+    None
+):
+    tools = Tools()
+    response = {
+        "id": "r",
+        "object": "response",
+        "status": "completed",
+        "output": [
+            {"type": "mcp_approval_request", "id": "q", "server_label": "srv", "name": "x",
+             "arguments": "{}"},
+            {"type": "function_call", "id": "f", "call_id": "c", "name": "later",
+             "arguments": '{"text": "a"}', "status": "completed"},
+        ],
+    }  # fmt: skip
+    asks = Hooks(before_call=lambda call: AskApproval("why") if call.tool == "srv.x" else None)
+    async with alone(tools.all) as first, second(first, asks) as owner:
+        asking = asyncio.ensure_future(owner.dispatch(response, session="s", turn="t", wait=30.0))
+
+        async def is_asked() -> bool:
+            return len(await owner.approvals.waiting()) == 1
+
+        await eventually(is_asked, "a person is asked")
+        assert await owner.cancel("s") == 2
+        answered = await asking
+    assert {r.name: r.code for r in answered}["later"] is Code.CANCELLED
+    assert tools.ran == []
+
+
+async def test_a_cancel_reaches_the_responses_that_a_resumed_history_still_has() -> None:
+    tools = Tools()
+    history: list[dict[str, Any]] = [{"role": "user", "content": "go"}]
+    for number in (1, 2):
+        used = {"type": "tool_use", "id": f"toolu_01{number:022}", "name": "look",
+                "input": {"text": str(number)}}  # fmt: skip
+        history += [
+            {"role": "assistant", "content": [used]},
+            {"role": "user", "content": "and?"},
+        ]
+    async with alone(tools.all) as owner:
+        resuming = asyncio.ensure_future(owner.resume(history, session="s"))
+        await eventually(lambda: tools.gate.came or resuming.done(), "the first runs")
+        assert await owner.cancel("s") == 2
+        tools.gate.open()
+        await resuming
+    assert tools.ran == ["1"]
+
+
+@pytest.mark.parametrize("decided", ["denied", "cancelled", "waits"])
+async def test_a_decision_about_a_call_that_shares_runs_binds_a_dispatcher_without_the_rule(
+    decided: str,
+) -> None:
+    tools = Tools()
+    asks = Hooks(before_call=lambda _: AskApproval("why"))
+    call = one("shared", text="a")
+    async with alone(tools.all) as plain, second(plain, asks) as owner:
+        asking = asyncio.ensure_future(owner.dispatch(call, session="s", turn="t", wait=30.0))
+
+        async def is_asked() -> bool:
+            return len(await owner.approvals.waiting()) == 1
+
+        await eventually(is_asked, "a person is asked")
+        if decided == "denied":
+            [approval] = await owner.approvals.waiting()
+            await owner.approvals.deny(approval.id, by="anna")
+        elif decided == "cancelled":
+            await owner.cancel("s")
+        elsewhere = asyncio.ensure_future(plain.dispatch(call, session="s", turn="t"))
+        if decided == "waits":
+            await asyncio.wait({elsewhere}, timeout=0.3)
+            assert tools.ran == []
+            [approval] = await owner.approvals.waiting()
+            await owner.approvals.deny(approval.id, by="anna")
+        [result], _ = await asyncio.gather(elsewhere, asking)
+    assert not result.ok
+    assert tools.ran == []
+
+
+async def test_a_dispatcher_that_leaves_between_two_tries_ends_the_call_for_no_other() -> None:
+    tools = Tools()
+    call = one("failing", text="a")
+    async with alone(tools.all, retry_delay=1.0) as stays, second(stays, retry_delay=1.0) as leaves:
+        asking = [
+            asyncio.ensure_future(by.dispatch(call, session="s", turn="t"))
+            for by in (stays, leaves)
+        ]
+        await eventually(lambda: tools.ran, "the first try failed")
+        await eventually(
+            lambda: all(p.retries for d in (stays, leaves) for p in d._in_flight.all_open()),
+            "both wait for the next try",
+        )
+        asking[1].cancel()
+        [result] = await asking[0]
+    assert result.code is Code.RAISED
+    assert len(tools.ran) == 2
+
+
+async def test_a_host_that_resumes_beside_the_living_one_takes_no_later_call_for_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It comes to the next call of the turn a moment earlier, when nobody has noted that yet."""
+    tools = Tools()
+    used = [
+        {"type": "tool_use", "id": f"toolu_01{number:022}", "name": name, "input": given}
+        for number, (name, given) in enumerate(
+            [("first", {}), *(("later", {"text": text}) for text in "abcd")]
+        )
+    ]
+    message = {"role": "assistant", "content": used}
+    response = {"type": "message", "id": "msg_1", "stop_reason": "tool_use", **message}
+    async with alone(tools.all) as host, second(host) as other:
+        asking = asyncio.ensure_future(host.dispatch(response, session="s"))
+        await eventually(lambda: tools.gate.came, "the first runs")
+        history = [{"role": "user", "content": "go"}, message]
+        resuming = asyncio.ensure_future(other.resume(history, session="s"))
+        await eventually(lambda: other.in_flight("s") == 1, "the other waits for it, too")
+        publish = host._in_flight._transport.publish
+
+        async def late(*args: Any, **options: Any) -> Any:
+            await asyncio.sleep(0.1)
+            return await publish(*args, **options)
+
+        monkeypatch.setattr(host._in_flight._transport, "publish", late)
+        tools.gate.open()
+        answered = await asking
+        await resuming
+    assert [result.code for result in answered] == [None] * 5
+    assert tools.ran == list("abcd")
+
+
+async def test_each_follower_of_completed_handles_ends_with_the_dispatcher() -> None:
+    tools = Tools()
+    async with alone(tools.all) as dispatcher:
+        following = [asyncio.ensure_future(_all(dispatcher)) for _ in range(3)]
+        await asyncio.sleep(0)
+        await dispatcher.close()
+        async with asyncio.timeout(5.0):
+            assert await asyncio.gather(*following) == [[], [], []]
+
+
+async def _all(dispatcher: Dispatcher) -> list[str]:
+    return [handle async for handle in dispatcher.completed(session="s")]
