@@ -53,6 +53,8 @@ class _Part:
     spoken: Spoken
     calls: Sequence[ToolCall]
     found: Sequence[Told | None] = ()
+    first_open: int = 0
+    """The number of its first call without an answer, among those of the whole history."""
 
     def open(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
         """The calls that have no answer."""
@@ -208,12 +210,16 @@ class Resume:
         if not any(part.is_open or part.is_astray for part in parts):
             return list(messages)
         edit = Edit(messages, plain)
-        calls = {(id(p), i): call for p in parts for i, call in enumerate(p.open(p.calls))}
-        waiting = self._turns.begin(calls, shared)  # one response is completed after the other
+        missing: list[ToolCall] = []
+        for part in parts:
+            part.first_open = len(missing)
+            missing += part.open(part.calls)
+        waiting = Turn([msgspec.structs.replace(c, index=i) for i, c in enumerate(missing)], shared)
+        self._turns.running.add(waiting)  # one response is completed after the other
         try:
             await self._complete_all(edit, history, name, parts, plain, waiting)
         finally:
-            self._turns.end(waiting)
+            self._turns.running.discard(waiting)
         return edit.done()
 
     async def _complete_all(
@@ -290,10 +296,10 @@ class Resume:
         missing: list[ToolCall] = []
         cancelled: list[int] = []
         for each, part in zip(calls, turn, strict=True):
-            for number, call in enumerate(part.open(each)):
+            for number, call in enumerate(part.open(each), part.first_open):
                 missing.append(call)
-                waiting.ahead.pop((id(part), number), None)
-                if (id(part), number) in waiting.cancelled:
+                waiting.passed.add(number)
+                if number in waiting.cancelled:
                     cancelled.append(call.index)
         found = Response(format=format, calls=tuple(missing))
         results = iter(

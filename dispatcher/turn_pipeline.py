@@ -123,8 +123,9 @@ class TurnPipeline:
         The first calls' deadlines count from `since`, on the monotonic clock. `cancelled` are the
         indexes of calls that were cancelled before.
         """
-        turn = self._turns.begin({call.index: call for call in found.calls}, shared)
-        turn.cancelled |= dict.fromkeys(cancelled)
+        self._turns.running.add(turn := Turn(found.calls, shared))
+        if cancelled:
+            turn.cancelled = dict.fromkeys(cancelled)
         rejected: dict[int, ToolResult] = {}
         sent: dict[int, Pending] = {}
         try:
@@ -139,7 +140,7 @@ class TurnPipeline:
             rows.answered(results, sent, self._told)
             return results
         finally:
-            self._turns.end(turn)
+            self._turns.running.discard(turn)
 
     async def _run(
         self,
@@ -202,7 +203,7 @@ class TurnPipeline:
         format: str,
         rejected: dict[int, ToolResult],
     ) -> None:
-        del turn.ahead[call.index]
+        turn.passed.add(call.index)
         rejected[call.index] = result
         is_known = self._acceptance.has(result.name)
         shared = turn.shared
@@ -217,8 +218,7 @@ class TurnPipeline:
         rejected: dict[int, ToolResult],
     ) -> None:
         """Answer requests that a provider makes for itself, and reject other flawed calls."""
-        for call in calls:
-            del turn.ahead[call.index]  # `ProviderApprovals.cancel` ends them
+        turn.passed.update([call.index for call in calls])  # `ProviderApprovals.cancel` ends them
         answers = await self._foreign.decide(calls, turn.shared, since)
         for call in calls:
             answer = answers.get(call.index)
@@ -227,7 +227,6 @@ class TurnPipeline:
                 continue
             verdict = answer or self._acceptance.judge(call, turn.shared.only, format)
             assert isinstance(verdict, ToolResult)  # it is flawed
-            turn.ahead[call.index] = call
             self._reject(call, verdict, turn, format, rejected)
 
     async def _judge(self, accepted: list[Accepted], turn: Turn) -> dict[int, Judgement]:

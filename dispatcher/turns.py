@@ -71,26 +71,31 @@ class Answered(NamedTuple):
 class Turn:
     """A turn under way, as far as it can be cancelled."""
 
-    def __init__(self, calls: dict[Any, ToolCall], shared: TurnContext) -> None:
+    def __init__(self, calls: Sequence[ToolCall], shared: TurnContext) -> None:
         self.shared = shared
         self.began = time.monotonic()
-        self.ahead = calls
-        """Calls that were not sent yet, by index."""
-        self.accepted: dict[Any, Accepted] = {}
-        """Those of them that are valid, by index."""
-        self.cancelled: dict[Any, Pending | None] = {}
+        self._calls = calls
+        self.passed: set[int] = set()
+        """The indexes of calls that were rejected or sent."""
+        self.accepted: dict[int, Accepted] = {}
+        """The valid calls, by index."""
+        self.cancelled: dict[int, Pending | None] = {}
         """Calls that were cancelled before they were sent, by index, with what answers them."""
         self.answered: Sequence[Pending] = ()
         """The calls of the last stage."""
 
-    def matching(self, call_id: str | None) -> list[Any]:
-        """The indexes of the unsent calls of an id, or of all."""
-        return [i for i, call in self.ahead.items() if call_id in (None, call.provider_id)]
+    def ahead(self, call_id: str | None = None) -> dict[int, ToolCall]:
+        """The calls that were not sent yet, all or those of an id, by index."""
+        return {
+            call.index: call
+            for call in self._calls
+            if call.index not in self.passed and call_id in (None, call.provider_id)
+        }
 
     @property
     def is_cancelled(self) -> bool:
         """Whether all unsent calls are cancelled."""
-        return self.cancelled.keys() >= self.ahead.keys()
+        return self.cancelled.keys() >= self.ahead().keys()
 
 
 class Turns:
@@ -109,17 +114,8 @@ class Turns:
         self._background = background
         self._settings = settings
         self._classify = classify
-        self._running: set[Turn] = set()
-
-    def begin(self, calls: dict[Any, ToolCall], shared: TurnContext) -> Turn:
-        """Make calls cancellable until they are sent, or until `end`."""
-        turn = Turn(calls, shared)
-        self._running.add(turn)
-        return turn
-
-    def end(self, turn: Turn) -> None:
-        """Forget a turn that is answered."""
-        self._running.discard(turn)
+        self.running: set[Turn] = set()
+        """The turns whose calls can be cancelled before they are sent."""
 
     async def run(
         self,
@@ -139,7 +135,7 @@ class Turns:
         is_strict = self._settings.order == "strict"
         groups = stages(accepted, lambda item: item[1].spec.effects, strict=is_strict)
         if len(groups) == 1:  # no call waits for another, and all can be cancelled
-            self._running.discard(turn)
+            self.running.discard(turn)
             pendings: list[Pending] = []
             for call, offer in accepted:
                 pending = turn.cancelled.get(call.index) or self._submit(
@@ -165,8 +161,8 @@ class Turns:
             and (session is None or pending.message.session == session)
             and call_id in (None, pending.call.provider_id)
         ]
-        turns = [turn for turn in self._running if session in (None, turn.shared.session)]
-        ahead = [(turn, turn.matching(call_id)) for turn in turns]
+        turns = [turn for turn in self.running if session in (None, turn.shared.session)]
+        ahead = [(turn, [*turn.ahead(call_id)]) for turn in turns]
         for turn, indexes in ahead:  # before anything is awaited: none of them starts now
             turn.cancelled = dict.fromkeys(indexes) | turn.cancelled
         await asyncio.gather(
@@ -177,13 +173,13 @@ class Turns:
 
     def held_back(self) -> Iterator[HeldBack]:
         """The calls that wait for others of their turn, or for a policy."""
-        for turn in self._running:
-            for index, call in turn.ahead.items():
+        for turn in self.running:
+            for index, call in turn.ahead().items():
                 end = functools.partial(self._cancelled_ahead, turn, index)
                 key = self._key_of(turn, index)
                 yield HeldBack(call, turn.shared.session, turn.began, end, key=key)
 
-    def _key_of(self, turn: Turn, index: Any) -> str:
+    def _key_of(self, turn: Turn, index: int) -> str:
         """The key of the record that an unsent call will have; empty if not known yet."""
         shared = turn.shared
         if shared.session is None or shared.id is None or index not in turn.accepted:
@@ -195,17 +191,17 @@ class Turns:
 
     def close(self) -> None:
         """Send no call that waits for others of its turn, or for a policy."""
-        for turn in self._running:
-            turn.cancelled = dict.fromkeys(turn.ahead) | turn.cancelled
+        for turn in self.running:
+            turn.cancelled = dict.fromkeys(turn.ahead()) | turn.cancelled
             self._release(turn)
 
-    async def _cancelled_ahead(self, turn: Turn, index: Any) -> Outcome | None:
+    async def _cancelled_ahead(self, turn: Turn, index: int) -> Outcome | None:
         """Cancel one unsent call; its outcome, None if the server did not confirm it."""
         await self._cancel_ahead(turn, [index])
         pending = turn.cancelled.get(index)
         return pending.outcome if pending is not None else not_queued(Code.CANCELLED)
 
-    async def _cancel_ahead(self, turn: Turn, indexes: Sequence[Any]) -> None:
+    async def _cancel_ahead(self, turn: Turn, indexes: Sequence[int]) -> None:
         """Cancel unsent calls for every dispatcher: another may have been asked for them, too."""
         for index in indexes:
             turn.cancelled.setdefault(index, None)
@@ -216,7 +212,7 @@ class Turns:
         if turn.is_cancelled:  # nothing is left to hold
             self._in_flight.ended(pending.key for pending in turn.answered)
 
-    async def _end_cancelled(self, turn: Turn, indexes: Sequence[Any]) -> None:
+    async def _end_cancelled(self, turn: Turn, indexes: Sequence[int]) -> None:
         """End the records of cancelled calls, as far as they are valid."""
         ended: list[Pending] = []
         for index in indexes:
@@ -239,13 +235,12 @@ class Turns:
         results: dict[int, Answered] = {}
         unseen: str | None = None
         shared = turn.shared
-        turn.ahead = {call.index: call for group in groups for call, _ in group}
         for group in groups:
             if shared.again and group is not groups[0]:
                 await self._in_flight.wait_for_records([call for call, _ in group], shared)
             pendings: list[Pending] = []
             for call, offer in group:
-                del turn.ahead[call.index]
+                turn.passed.add(call.index)
                 judgement = judged.get(call.index)
                 if call.index in turn.cancelled:
                     judgement = Judgement(call, not_queued(Code.CANCELLED))

@@ -259,7 +259,7 @@ async def test_nothing_is_kept_of_a_turn_that_is_over(bench: Bench) -> None:
     await bench.hand.end("r2")
     await turn
     assert await bench.dispatcher.cancel("s-1") == 0
-    assert bench.dispatcher._turns._running == set()
+    assert bench.dispatcher._turns.running == set()
 
 
 # Wait budgets.
@@ -324,7 +324,7 @@ async def test_what_is_ahead_in_a_cancelled_dispatch_is_never_sent(bench: Bench)
     with pytest.raises(asyncio.CancelledError):
         await turn
     await bench.assert_has("w1")
-    assert bench.dispatcher._turns._running == set()
+    assert bench.dispatcher._turns.running == set()
 
 
 async def test_a_call_that_another_dispatch_waits_for_too_goes_on(bench: Bench) -> None:
