@@ -1,7 +1,7 @@
-"""What may stand in a log line: nothing that breaks out of it, nothing secret, nothing said twice.
+"""Filters that keep log lines on one line, without texts of errors, and suppress repeats.
 
-`Careful` is for our own lines, wherever they go. `Foreign` is for those that Python and the
-libraries we build on write in a process of ours.
+`OwnLines` is for toolpool's lines, in any process. `LibraryLines` is for lines of Python and of the
+libraries that toolpool uses, in toolpool's processes.
 """
 
 import logging
@@ -27,37 +27,37 @@ LIBRARIES = (
     "mcp",
     "concurrent",
 )
-"""Loggers whose lines below a warning are of no use to an operator."""
+"""Loggers whose lines below `warning` are of no use to an operator."""
 
 _REPEATED_SECONDS = 60.0
 _LINES_REMEMBERED = 1_000
 _FIELD_CHARACTERS = 500
 _OBJECT = re.compile(r"\n|<|(?<=Exception in callback) ")
-"""Where asyncio begins to show an object: a callback with its arguments, a task with its error."""
+"""Where asyncio's messages show an object: a callback with arguments, a task with its error."""
 _IN_ONE_FORMAT = ("celery", "kombu", "amqp")
-"""Whose lines of one format differ in how often was tried, and for how long."""
+"""Libraries whose lines of one format differ only in the number of attempts and the delay."""
 VALUE = re.compile(r"%[-#0 +\d.*]*[a-zA-Z%]")
-"""Where a format takes an argument, or has a percent sign."""
+"""A placeholder of a format, or an escaped percent sign."""
 _WORD = re.compile(r"[a-zA-Z]{2}")
 
 
 @dataclass(slots=True)
 class _Repeated:
-    """A line that was said `times` more since it was last written."""
+    """A line that was suppressed `times` times since it was last written."""
 
     until: float
     times: int = 0
 
 
 class _Repeats:
-    """Counts the lines that are said again within a minute."""
+    """Counts lines that are repeated within a minute."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a finalizer that runs here may log as well
         self.lines: OrderedDict[Hashable, _Repeated] = OrderedDict()
 
     def before(self, line: Hashable) -> int:
-        """How often it was held back since it was last written; -1 where it is held back now."""
+        """How often the line was suppressed since it was written; -1 to suppress it now."""
         now = time.monotonic()
         with self._lock:
             known = self.lines.get(line)
@@ -71,13 +71,13 @@ class _Repeats:
             return known.times if known is not None else 0
 
     def forget(self) -> None:
-        """Count anew."""
+        """Forget all lines: each is written again."""
         with self._lock:
             self.lines.clear()
 
 
 class _Filter(logging.Filter):
-    """`with_texts` lets lines hold what exceptions say."""
+    """`with_texts` allows messages of exceptions in lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,8 +98,8 @@ class _Filter(logging.Filter):
         return times >= 0
 
 
-class Careful(_Filter):
-    """Counts our own lines that are repeated, and keeps what comes from outside inside of them."""
+class OwnLines(_Filter):
+    """Suppresses repeats of toolpool's lines, and keeps their arguments on one line."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether it is written."""
@@ -113,11 +113,11 @@ class Careful(_Filter):
         return self._is_written(record, (record.name, record.msg, same, record.exc_text))
 
 
-class Foreign(_Filter):
-    """Has lines of others be one line each, and counted where the same is said again.
+class LibraryLines(_Filter):
+    """Joins messages of libraries to one line each, and suppresses repeats.
 
-    For the one handler of a process that is ours: what is left out is gone for all others. What a
-    tool logs is left as it is, and what a library says below a warning, for which a tool asked.
+    For the first handler of toolpool's processes: later handlers get no suppressed lines either.
+    Lines of tools pass unchanged, as do lines of libraries below `warning`, which a tool enabled.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -127,7 +127,7 @@ class Foreign(_Filter):
             return True
         try:
             text, format = record.getMessage(), str(record.msg)
-        except Exception:  # noqa: BLE001 - its arguments do not fit: the handler says so
+        except Exception:  # noqa: BLE001 - the arguments do not fit: the handler reports it
             return True
         if name == "asyncio" and not self.with_texts:
             text = format = _OBJECT.split(text, maxsplit=1)[0]
@@ -138,14 +138,14 @@ class Foreign(_Filter):
 
 
 def _plain(value: object) -> object:
-    """Numbers as they are; anything else as text that stays inside of its line."""
+    """Numbers unchanged; any other value as printable text of limited length."""
     if isinstance(value, int | float):
         return value
     if isinstance(value, _Lines):
         return value
     try:
         text = str(value)
-    except Exception:  # noqa: BLE001 - whatever it is, the line is written
+    except Exception:  # noqa: BLE001 - the line is written anyway
         text = type(value).__name__
     if not text.isprintable():
         text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
@@ -155,9 +155,9 @@ def _plain(value: object) -> object:
 
 
 class _Lines(str):
-    """Text of ours that has several lines, as a stack does."""
+    """Trusted text with several lines, such as a stack."""
 
 
 def lines(text: str) -> str:
-    """For a field that is to keep its line breaks: a stack, and nothing from outside."""
+    """A field that keeps its line breaks: for stacks, never for text from outside."""
     return _Lines(printable(text))

@@ -1,6 +1,6 @@
-"""Writes log lines from a thread of its own: nobody who logs waits for whoever reads them.
+"""Writes log lines from a background thread, so that logging never waits for the reader.
 
-A pipe that nobody reads is full at 64 KiB, and the next write to it never returns.
+A pipe that no process reads is full at 64 KiB, and the next write to it never returns.
 """
 
 import contextlib
@@ -21,26 +21,26 @@ _LOOK_SECONDS = 0.005
 
 
 class LogWriter(logging.Handler):
-    """Takes a line and returns at once; where too many wait, the next are dropped and counted."""
+    """Queues lines for its thread; if too many wait, further ones are dropped and counted."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
         self._stream = stream
-        # Its `put` may be called from a signal handler that has interrupted another one.
+        # Its `put` is reentrant: a signal handler may log during another `put`.
         self._waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._process = 0
         self._taken = self._written = self._dropped = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Have a line written. Never raises: a stream may have been closed by a tool."""
+        """Queue a line. Never raises."""
         try:
             line = without_secrets_in_use(self.format(_without_secrets(record))) + "\n"
-        except Exception:  # noqa: BLE001 - a tool's own arguments, which do not fit its format
+        except Exception:  # noqa: BLE001 - a tool's arguments may not fit its format
             line = self.format(_unusable(record)) + "\n"
         if self._process != os.getpid():
             try:
                 self.start()
-            except RuntimeError:  # there is no room for a thread
+            except RuntimeError:  # no thread can be started
                 return
         if self._taken - self._written >= _LINES_AT_MOST:
             self._dropped += 1
@@ -49,15 +49,15 @@ class LogWriter(logging.Handler):
         self._waiting.put(line)
 
     def flush(self) -> None:
-        """Wait until what was logged is written, for a second at most."""
+        """Wait until all lines are written, for a second at most."""
         give_up_at = time.monotonic() + _FLUSH_SECONDS
         while self._taken > self._written and time.monotonic() < give_up_at:
             time.sleep(_LOOK_SECONDS)
 
     def start(self) -> None:
-        """Start the thread; the first line does so as well, and the first in a fork of the process.
+        """Start the thread, as the first line in this process or in a fork of it does.
 
-        A fork has no thread, and has nothing to write that waited before it.
+        A fork has no thread, and does not write the lines that waited in its parent.
         """
         self._waiting = queue.SimpleQueue()
         self._taken = self._written = self._dropped = 0
@@ -82,18 +82,18 @@ class LogWriter(logging.Handler):
 
 
 def _dropped(count: int) -> logging.LogRecord:
-    said = "log_lines_dropped count=%d: nobody read them"
+    said = "log_lines_dropped count=%d: standard error was not read fast enough"
     return logging.LogRecord("toolpool.log", logging.WARNING, "", 0, said, (count,), None)
 
 
 def _unusable(record: logging.LogRecord) -> logging.LogRecord:
-    said = "log_line_lost of=%s at=%s:%d: it could not be written out"
+    said = "log_line_lost of=%s at=%s:%d: it could not be formatted"
     args = (record.name, record.filename, record.lineno)
     return logging.LogRecord("toolpool.log", logging.ERROR, "", 0, said, args, None)
 
 
 def _without_secrets(record: logging.LogRecord) -> logging.LogRecord:
-    """The record without the secrets in use, before a formatter cuts or splits what it says."""
+    """A copy without the secrets in use; a formatter could cut or split them."""
     if not are_in_use():
         return record
     hidden = copy.copy(record)
@@ -106,6 +106,6 @@ def _without_secrets(record: logging.LogRecord) -> logging.LogRecord:
 
 
 def _hidden(value: Any) -> Any:
-    said = str(value)
-    shown = without_secrets_in_use(said)
-    return value if shown == said else shown
+    text = str(value)
+    hidden = without_secrets_in_use(text)
+    return value if hidden == text else hidden

@@ -1,10 +1,9 @@
-"""What toolpool logs, and how its own processes write it.
+"""The loggers of toolpool, and the logging of its own processes.
 
-A line is an event and its fields, `lease_lost calls=3: why`. In a host's process the host's logging
-takes it; `configure` is for the processes that are ours. Wherever it goes, a line that is repeated
-is counted, text from outside cannot break out of its line, and an exception is shown without what
-it says, which may hold anything. In our own processes the same goes for what Python and the
-libraries we build on have to say.
+A line is an event with fields, `lease_lost calls=3: why`. In a host's process the host's logging
+handles it; `configure` is for toolpool's own processes. In both, repeated lines are counted, text
+from outside cannot add lines, and exceptions are shown without their messages, which may hold
+anything. In toolpool's processes this also holds for lines of Python and the libraries in use.
 """
 
 import atexit
@@ -25,64 +24,64 @@ from toolpool.contract.log_filters import lines as lines
 from toolpool.contract.log_writer import LogWriter
 
 CHANGE = {"is_change": True}
-"""`extra` of a line that is written however often it comes: that what there was is over."""
+"""`extra` of a line that is never suppressed as a repeat, such as the end of an outage."""
 LEVELS = ("debug", "info", "warning", "error")
 
 _YES = ("1", "true", "t", "yes", "y", "on")
 _NAME = re.compile(r"\w+$")
 _NAME_CHARACTERS = 64
-_careful = log_filters.Careful()
-_foreign = log_filters.Foreign()
+_own_lines = log_filters.OwnLines()
+_library_lines = log_filters.LibraryLines()
 
 
 def forget_repeats() -> None:
-    """Write every line again, also one that was written just now."""
-    for each in (_careful, _foreign):
+    """Write every line again, even if it was written less than a minute ago."""
+    for each in (_own_lines, _library_lines):
         each.repeats.forget()
 
 
 def forget_library_repeats() -> None:
-    """Write what libraries say again, as where what they have said is over."""
-    _foreign.repeats.forget()
+    """Write lines of libraries again, as after the end of an outage."""
+    _library_lines.repeats.forget()
 
 
 def logger(name: str) -> logging.Logger:
-    """The logger `toolpool.{name}`. What a handler raises is not raised to who logs."""
+    """The logger `toolpool.{name}`. Errors of its handlers are suppressed."""
     found = logging.getLogger(f"toolpool.{name}")
     if "handle" not in vars(found):
-        found.addFilter(_careful)
-        found.handle = partial(_handled, found.handle)  # type: ignore[method-assign]
+        found.addFilter(_own_lines)
+        found.handle = partial(_handle_safely, found.handle)  # type: ignore[method-assign]
     return found
 
 
-def _handled(handle: Callable[[logging.LogRecord], None], record: logging.LogRecord) -> None:
-    """Hands a line over. A host's handler may fail, as where its stderr is closed."""
+def _handle_safely(handle: Callable[[logging.LogRecord], None], record: logging.LogRecord) -> None:
+    """Handle a record. A host's handler may fail, as if its stderr is closed."""
     with contextlib.suppress(Exception):
         handle(record)
 
 
 _own = logger("process")
 _handler: LogWriter | None = None
-"""What this process writes its log with, where it is one of ours."""
+"""The handler of this process, if it is one of toolpool's own."""
 
 
 def configure(
     *, level: str, format: Literal["text", "json"], with_texts: bool, quiet: bool = False
 ) -> None:
-    """Write what this process logs to standard error. To be called in our own processes alone.
+    """Write the log of this process to standard error. Only for toolpool's own processes.
 
-    `with_texts` lets lines hold what exceptions say. `quiet`: of our own only warnings are written.
+    `with_texts` allows messages of exceptions. With `quiet`, toolpool logs only warnings.
     """
     global _handler
-    _careful.with_texts = _foreign.with_texts = with_texts
+    _own_lines.with_texts = _library_lines.with_texts = with_texts
     _handler = handler = LogWriter(sys.stderr)
-    handler.addFilter(_foreign)
+    handler.addFilter(_library_lines)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     number = logging.getLevelNamesMapping()[level.upper()]
-    # At once: at the first line it might pass for a thread that a tool has left behind, and where
-    # that comes as the process ends, none can be started any more.
+    # Now rather than at the first line: then its thread might be taken for one that a tool left
+    # behind, and at the end of the process no thread can be started.
     handler.start()
-    atexit.register(handler.flush)  # logging itself forgets it where a tool configures anew
+    atexit.register(handler.flush)  # logging does not flush it if a tool reconfigures
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)
@@ -94,8 +93,8 @@ def configure(
     sys.unraisablehook = _not_raised
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            # What a tool prints is seen as it does, and whole: with PYTHONUNBUFFERED a line and its
-            # end are written apart, and a line of the log may come between them.
+            # Prints of tools appear at once and in whole lines: with PYTHONUNBUFFERED a line and its
+            # line feed are written separately, and a log line may come between them.
             stream.reconfigure(line_buffering=True, write_through=False)
 
 
@@ -103,7 +102,7 @@ def _thread_failed(failed: threading.ExceptHookArgs) -> None:
     if failed.exc_type is not SystemExit:
         name = failed.thread.name if failed.thread is not None else None
         _own.error(
-            "thread_failed thread=%s: nothing caught what it raised",
+            "thread_failed thread=%s: an exception was not caught",
             name,
             exc_info=failed.exc_value,
         )
@@ -111,34 +110,37 @@ def _thread_failed(failed: threading.ExceptHookArgs) -> None:
 
 def _not_raised(failed: "sys.UnraisableHookArgs") -> None:
     name = type(failed.object).__qualname__
-    with contextlib.suppress(Exception):  # it is an object of a tool's
+    with contextlib.suppress(Exception):  # the object may be a tool's
         name = str(getattr(failed.object, "__qualname__", name))
-    _own.error("exception_ignored in=%s: nothing can catch it", name, exc_info=failed.exc_value)
+    _own.error("exception_ignored in=%s: it cannot be caught", name, exc_info=failed.exc_value)
 
 
-def keep_on() -> None:
-    """Write on, whatever the modules switched off that this process has imported since `configure`.
+def restore() -> None:
+    """Re-enable the loggers and the handler that imports since `configure` have disabled.
 
-    `logging.config` disables every logger that it does not name, unless it is told not to, and
-    removes the handlers that there are.
+    By default `logging.config` disables every logger that it does not name, and removes all
+    handlers.
     """
     for name in list(logging.root.manager.loggerDict):
         if name.split(".")[0] in ("toolpool", *log_filters.LIBRARIES):
             logging.getLogger(name).disabled = False
     if _handler is not None:
         others = [handler for handler in logging.root.handlers if handler is not _handler]
-        logging.root.handlers[:] = [_handler, *others]  # first: what it leaves out, none has
+        logging.root.handlers[:] = [
+            _handler,
+            *others,
+        ]  # first: the others do not get what it suppresses
 
 
 def flush() -> None:
-    """Wait until what was logged is written, for a second at most: before an abrupt end."""
+    """Wait until all lines are written, for a second at most: before an abrupt end."""
     for handler in logging.getLogger().handlers:
         with contextlib.suppress(Exception):
             handler.flush()
 
 
 def configure_child(environment: Mapping[str, str]) -> None:
-    """Write what a process logs whose parent has read and checked the settings."""
+    """Configure a child process, whose parent has read and checked the settings."""
     configure(
         level=environment.get("TOOLPOOL_LOG_LEVEL", "info").lower(),
         format="json" if environment.get("TOOLPOOL_LOG_FORMAT") == "json" else "text",
@@ -150,7 +152,7 @@ class TextFormatter(logging.Formatter):
     """`2026-11-22T10:04:05.123Z warning toolpool.worker worker_stalled id=w-1: why`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and the traceback below it."""
+        """One line, then the traceback."""
         level = record.levelname.lower()
         line = f"{_time(record)} {level} {record.name} {record.getMessage()}"
         traceback = _traceback_in(record)
@@ -158,7 +160,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """An object a line: time, level, logger, event, message, the fields of the line, traceback."""
+    """A JSON object per line: time, level, logger, event, message, the fields, traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line of JSON."""
@@ -174,11 +176,11 @@ class JsonFormatter(logging.Formatter):
             line.setdefault(name, value if _is_json(value) else str(value))
         if traceback := _traceback_in(record) or below:
             line["traceback"] = traceback
-        return json.dumps(line)  # in ASCII, whatever the stream's encoding
+        return json.dumps(line)  # in ASCII, so that it fits any encoding of the stream
 
 
 def fields_of(record: logging.LogRecord) -> Mapping[str, Any]:
-    """The values of a line that its format names, as in `tool=%s`."""
+    """The values that the format of a line names, as in `tool=%s`."""
     if not record.args or not isinstance(record.args, tuple) or not isinstance(record.msg, str):
         return {}
     values = [match for match in log_filters.VALUE.finditer(record.msg) if match[0][-1] != "%"]
@@ -190,7 +192,7 @@ def fields_of(record: logging.LogRecord) -> Mapping[str, Any]:
 
 
 def _is_json(value: object) -> bool:
-    """Whether it may stand in a line as it is: NaN is no JSON, and an object may hold itself."""
+    """Whether a value is valid JSON as it is: NaN is not, and an object may be recursive."""
     return (
         value is None
         or isinstance(value, str | int)
@@ -199,7 +201,7 @@ def _is_json(value: object) -> bool:
 
 
 def _name_before(format: str, at: int) -> str:
-    """The name in `name=%s`; none where another text stands before the value."""
+    """The name in `name=%s`; empty if other text precedes the value."""
     if not format.endswith("=", 0, at):
         return ""
     name = _NAME.search(format[max(0, at - 1 - _NAME_CHARACTERS) : at - 1])

@@ -1,8 +1,7 @@
-"""How observers are told of what happens, on both sides.
+"""Notifies observers, in dispatchers and workers.
 
-An observer hangs beside the road. It cannot change a call, and no call waits for it: a host's
-observer is told on a thread of its own, what it raises is logged, and of what it is too slow for
-the newest is dropped and counted.
+An observer cannot change or delay a call: a host's observer is called on its own thread, its
+exceptions are logged, and if it is too slow, new notifications are dropped and counted.
 """
 
 import asyncio
@@ -18,41 +17,40 @@ from toolpool.contract import logs
 log = logs.logger("observe")
 
 PULSE_SECONDS = 0.25
-"""How long after one pulse the next is due."""
+"""The time between two pulses."""
 
 _WAITING_AT_MOST = 10_000
 _FLUSH_SECONDS = 2.0
 _FAILED = "observer_failed observer=%s"
 
 
-class Listening:
-    """What every observer has, on both sides.
+class BaseObserver:
+    """The base class of observers of dispatchers and of workers.
 
-    One that `is_quick` is told where a moment happens, as a rule on the event loop: it must take
-    only microseconds and never wait. Any other is told in order, on a thread of its own.
+    If `is_quick`, an observer is called directly, usually on the event loop: its methods must take
+    only microseconds and never wait. Otherwise it is called in order, on its own thread.
     """
 
     is_quick = False
     is_idle = False
-    """Whether, once it is open, it has no use for any moment: then it is told of none."""
+    """Set in `open` by an observer that needs no notifications: it then gets none."""
 
     def open(self) -> None:
-        """It is told of moments from now on. What it raises is logged."""
+        """Notifications follow from now on. Exceptions are logged."""
 
     def close(self) -> None:
-        """It is told of nothing more. May take a second or two, to send what it still holds."""
+        """No more notifications follow. May take a second or two, to send what is left."""
 
 
 def moments(base: type) -> tuple[str, ...]:
-    """The methods of an observer's base class: what it can be told."""
+    """The names of the methods by which an observer of this base class is notified."""
     return tuple(name for name in vars(base) if not name.startswith("_"))
 
 
-class Tellers:
-    """Tells every observer. Where nobody listens to a moment, it costs one look.
+class ObserverDispatch:
+    """Notifies every observer. Without listeners, a moment costs one dict lookup.
 
-    `base` is the class that the observers derive from. Raises TypeError for an observer that does
-    not derive from it.
+    Raises TypeError for an observer that does not derive from `base`.
     """
 
     def __init__(self, base: type, hosts: Sequence[Any] = ()) -> None:
@@ -64,18 +62,18 @@ class Tellers:
         for observer in hosts:
             if isinstance(observer, type):
                 raise TypeError(f"{observer.__name__} is a class: give {observer.__name__}()")
-            if not (isinstance(observer, Listening) and isinstance(observer, base)):
+            if not (isinstance(observer, BaseObserver) and isinstance(observer, base)):
                 raise TypeError(
-                    f"{observer!r} is no observer: derive its class from toolpool.{base.__name__}"
+                    f"{observer!r} is not an observer: derive it from toolpool.{base.__name__}"
                 )
 
     def add(self, observer: Any) -> None:
-        """Listen from now on, where it happens: for what is quick and our own."""
+        """Add a quick observer of toolpool's own, which is called directly."""
         for moment, method in self._methods(observer).items():
             self._listeners[moment].append(method)
 
     def _methods(self, observer: Any) -> dict[str, Callable[..., None]]:
-        """What it overrides, by moment."""
+        """The methods that an observer overrides, by moment."""
         return {
             moment: getattr(observer, moment)
             for moment in self._listeners
@@ -83,7 +81,7 @@ class Tellers:
         }
 
     def start(self) -> None:
-        """Tell hosts' observers that it begins, and from now on of every moment."""
+        """Open hosts' observers, and notify them of every moment from now on."""
         for observer in self._hosts:
             guarded(observer.open)()
             if observer.is_idle:
@@ -93,11 +91,11 @@ class Tellers:
             else:
                 self._threads.append(thread := _Thread(observer))
                 for moment, method in self._methods(observer).items():
-                    self._listeners[moment].append(thread.telling(method))
+                    self._listeners[moment].append(thread.queued(method))
                 thread.start()
 
     def close(self) -> None:
-        """Let hosts' observers take what waits for them, for two seconds at most. Blocks."""
+        """Wait for slow observers, two seconds at most, and close all hosts' observers."""
         give_up_at = time.monotonic() + _FLUSH_SECONDS
         for thread in self._threads:
             thread.close(give_up_at)
@@ -106,24 +104,27 @@ class Tellers:
 
     @property
     def dropped(self) -> int:
-        """How many moments observers were too slow for."""
+        """How many notifications were dropped because observers were too slow."""
         return sum(thread.dropped for thread in self._threads)
 
-    def hear(self, moment: str) -> bool:
-        """Whether anybody listens to it."""
+    def has_listeners(self, moment: str) -> bool:
+        """Whether any observer is notified of this moment."""
         return bool(self._listeners[moment])
 
     def tell(self, moment: str, *facts: Any) -> None:
-        """Tell whoever listens to it. What one raises is logged."""
+        """Notify all listeners of a moment. Their exceptions are logged."""
         for tell in self._listeners[moment]:
             try:
                 tell(*facts)
-            except (Exception, asyncio.CancelledError):  # a future that it looked at was cancelled
+            except (
+                Exception,
+                asyncio.CancelledError,
+            ):  # raised by a cancelled future that the observer read
                 log.exception(_FAILED, _named(tell))
 
 
 def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, but what it raises is logged, and the answer is then None."""
+    """Wrap a method: exceptions are logged, and None is returned instead."""
 
     def tell(*facts: Any) -> Any:
         try:
@@ -140,7 +141,7 @@ def _named(method: Callable[..., None]) -> str:
 
 
 class _Thread:
-    """Tells one observer of a host, in order, on a thread of its own."""
+    """Notifies one observer of a host, in order, on its own thread."""
 
     def __init__(self, observer: object) -> None:
         self._name = type(observer).__qualname__
@@ -148,19 +149,19 @@ class _Thread:
         self._waiting = queue.Queue(_WAITING_AT_MOST)
         self._drops = itertools.count(1)
         self.dropped = 0
-        """How many moments it was too slow for."""
+        """How many notifications were dropped because the observer was too slow."""
         self._thread: threading.Thread | None = None
 
-    def telling(self, method: Callable[..., None]) -> Callable[..., None]:
-        """What hands a moment over, and returns at once."""
-        told = guarded(method)
+    def queued(self, method: Callable[..., None]) -> Callable[..., None]:
+        """A function that queues a call of `method`, and returns at once."""
+        call = guarded(method)
 
         def tell(*facts: Any) -> None:
             try:
-                self._waiting.put_nowait((told, facts))
+                self._waiting.put_nowait((call, facts))
             except queue.Full:
                 self.dropped = dropped = next(self._drops)
-                if dropped & (dropped - 1) == 0:  # 1, 2, 4, 8 ...: said, and not for ever
+                if dropped & (dropped - 1) == 0:  # logged at 1, 2, 4, 8 ...
                     log.error("observer_too_slow observer=%s dropped=%d", self._name, dropped)
 
         return tell
@@ -183,5 +184,5 @@ class _Thread:
             tell, facts = waiting
             try:
                 tell(*facts)
-            except BaseException:  # sys.exit() here would end nothing but this thread
+            except BaseException:  # sys.exit() would end only this thread
                 log.exception(_FAILED, self._name)

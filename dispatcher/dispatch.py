@@ -136,7 +136,7 @@ class Dispatcher:
             self._in_flight.in_background(self._parts.hooks.rules.follow(self._look_at_rules))
         if self._parts.hooks.on_event is not None:
             self._in_flight.in_background(
-                self._parts.watching.hand_events(self._parts.hooks.on_event)
+                self._parts.watching.pass_events(self._parts.hooks.on_event)
             )
         if self._specs is not None:
             self._parts.catalog.replace(self._specs)

@@ -20,7 +20,7 @@ from toolpool.contract.exception_report import (
     faults_in,
     faults_of,
 )
-from toolpool.contract.observer_dispatch import Listening, Tellers, guarded
+from toolpool.contract.observer_dispatch import BaseObserver, ObserverDispatch, guarded
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.result import ToolResult
 from toolpool.contract.telemetry.trace_headers import merged
@@ -184,7 +184,7 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int
 
 
-class Tracing(Listening):
+class Tracing(BaseObserver):
     """An observer that knows which trace a call belongs to."""
 
     def trace(self, call: CallFacts) -> Mapping[str, str] | None:
@@ -274,7 +274,7 @@ class Observed(Protocol):
         ...
 
 
-class Observers(Tellers):
+class Observers(ObserverDispatch):
     """The observers of one dispatcher."""
 
     def __init__(self, hosts: Sequence[Observer] = (), *, with_texts: bool = False) -> None:
@@ -291,7 +291,7 @@ class Observers(Tellers):
         return ended
 
     def start(self) -> None:
-        """Start delivery; see `Tellers.start`."""
+        """Start delivery; see `ObserverDispatch.start`."""
         super().start()
         self._tracers = [
             guarded(host.trace)
@@ -327,7 +327,7 @@ class Observers(Tellers):
         approval: str = "",
     ) -> None:
         """Report a decision; see `Audit`."""
-        if self.hear("audited"):
+        if self.has_listeners("audited"):
             told = Audit(
                 what=what,
                 tool=tool,
@@ -371,7 +371,7 @@ class Observers(Tellers):
         name = result.name if is_known else "(unknown)"
         self._calls[name] += 1
         self._failed[name, str(result.code)] += 1
-        if self.hear("rejected"):
+        if self.has_listeners("rejected"):
             assert result.code is not None
             told = Rejected(
                 call_id=result.call_id,

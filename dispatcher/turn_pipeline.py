@@ -135,7 +135,7 @@ class TurnPipeline:
             try:
                 results = await self._run(turn, found, since, rejected, sent)
             except BaseException:
-                rows.broken_off(rejected, sent, self._told)
+                rows.cancelled(rejected, sent, self._told)
                 raise
             rows.answered(results, sent, self._told)
             return results

@@ -15,7 +15,7 @@ from toolpool.contract.envelope import Batch, CallMessage
 from toolpool.contract.errors import Misconfigured
 from toolpool.contract.exception_report import ExceptionReport, Failure, failure_of
 from toolpool.contract.importing import loaded
-from toolpool.contract.observer_dispatch import Listening, Tellers
+from toolpool.contract.observer_dispatch import BaseObserver, ObserverDispatch
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.settings import Settings
@@ -135,7 +135,7 @@ class WorkerPulse(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int
 
 
-class WorkerObserver(Listening):
+class WorkerObserver(BaseObserver):
     """Base class of worker observers: each method is a moment. Unused methods cost nothing.
 
     Each worker process has its own instance.
@@ -206,7 +206,7 @@ class WorkerObserver(Listening):
         """The worker's event loop turns."""
 
 
-class WorkerObservers(Tellers):
+class WorkerObservers(ObserverDispatch):
     """The observers of one worker."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""How a metric is declared, and those of both sides. Imports nothing of Prometheus."""
+"""Declares metrics, and those that dispatchers and workers share. Imports no Prometheus."""
 
 import time
 from enum import Enum
@@ -8,12 +8,12 @@ from toolpool.contract.observer_dispatch import PULSE_SECONDS
 
 TOOLS_AT_MOST = 200
 OTHER = "other"
-"""The label of all values beyond a `LabelLimit`."""
+"""The label for all values beyond a `LabelLimit`."""
 UNKNOWN_TOOL = "(unknown)"
-"""The label of a tool name that a model made up."""
+"""The label for a tool name that a model made up."""
 OK = "ok"
 DIRECTORY_PREFIX = "toolpool-metrics-"
-"""How the name of the directory begins to which worker processes write their metrics."""
+"""The prefix of the directory that worker processes write their metrics to."""
 
 SECONDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -24,17 +24,17 @@ LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 1
 
 
 class Kind(Enum):
-    """The type of a metric, and how the gauges of several dispatchers or processes become one."""
+    """The type of a metric, and how gauges of several dispatchers or processes are merged."""
 
     COUNTER = "counter"
     HISTOGRAM = "histogram"
     SUM = "a gauge whose values are added up"
-    MOST = "a gauge of which the largest value counts"
-    SINCE = "a gauge of seconds, computed when it is read; see `stall_seconds`"
+    MOST = "a gauge whose largest value is shown"
+    SINCE = "a gauge of seconds, computed on each scrape; see `stall_seconds`"
 
 
 class Family(NamedTuple):
-    """A metric. `name` is what Prometheus calls it, a counter's with `_total`."""
+    """A metric. `name` is its Prometheus name, which ends in `_total` for a counter."""
 
     name: str
     kind: Kind
@@ -65,12 +65,12 @@ DROPPED = Family(
 
 
 def stall_seconds(turned_at: float) -> float:
-    """How long an event loop is overdue that turned last at `turned_at`, of the monotonic clock."""
+    """How long an event loop is overdue that last turned at the monotonic time `turned_at`."""
     return max(0.0, time.monotonic() - turned_at - 2 * PULSE_SECONDS)
 
 
 class LabelLimit:
-    """Gives the first `at_most` values of a label to it, and `other` for any further value."""
+    """Limits the values of a label: the first `at_most` are kept, any other becomes `other`."""
 
     def __init__(self, at_most: int) -> None:
         self._at_most = at_most

@@ -1,6 +1,6 @@
-"""The counters and histograms of one side, as objects of `prometheus_client`.
+"""The counters and histograms of a dispatcher or worker, as `prometheus_client` objects.
 
-Imported only where metrics are on.
+Imported only if metrics are on.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from prometheus_client.values import MutexValue
 from toolpool.contract.telemetry.families import Family, Kind
 
 
-# The library has one class of values for the whole process, which its own `_metric_init` takes.
+# The library's own `_metric_init` uses one class of values for the whole process.
 class _MemoryCounter(Counter):
     def _metric_init(self) -> None:
         self._value = _memory_value()
@@ -26,10 +26,10 @@ class _MemoryHistogram(Histogram):
 
 
 class MetricSet:
-    """Makes them, in no registry.
+    """Counters and histograms, which are not in a registry.
 
     `in_memory` keeps their values in the memory of this process even if `prometheus_client` is in
-    multiprocess mode, as under Gunicorn or in a worker: the files there belong to the host.
+    multiprocess mode, as under Gunicorn or in a worker: its files belong to the host.
     """
 
     def __init__(self, families: Iterable[Family], *, in_memory: bool) -> None:

@@ -1,6 +1,6 @@
-"""Serves the page of metrics and the probes over HTTP, on threads that nothing waits for.
+"""Serves the metrics page and the probes over HTTP, on daemon threads.
 
-A scraper that hangs takes one of a few connections for a few seconds. If the port cannot be used,
+A scraper that hangs occupies one of 64 connections for five seconds. If the port cannot be used,
 the log says once what to do, and the server tries again: another process may release it.
 """
 
@@ -37,14 +37,14 @@ _FULL_POLL_SECONDS = 0.02
 _STOP_SECONDS = 2.0
 
 _UNUSABLE = {
-    errno.EADDRINUSE: "another process has it. Give each one on this host its own ({port})",
-    errno.EACCES: "this user may not listen there. Take a port from 1024 on ({port})",
-    errno.EADDRNOTAVAIL: "this host has no such address. Set {host} to one of its own",
+    errno.EADDRINUSE: "another process uses it. Give each one on this host its own ({port})",
+    errno.EACCES: "this user may not listen there. Use a port of 1024 or above ({port})",
+    errno.EADDRNOTAVAIL: "this host has no such address. Set {host} to an address of this host",
 }
 
 
 def port_of(given: int | str) -> int | None:
-    """The port of a setting; None where metrics are off, or it is none, which is said."""
+    """The port that a setting gives; None if metrics are off, or if it is invalid (logged)."""
     try:
         port = int(given)
     except ValueError:
@@ -61,9 +61,10 @@ def port_of(given: int | str) -> int | None:
 
 
 class Server:
-    """Answers `GET /metrics` with what is in `registry`.
+    """Serves the metrics of `registry` at `/metrics`.
 
-    Each path of `probes` is answered 200 if its function returns an empty string, else 503 with it.
+    Each path of `probes` is answered 200 if its function returns an empty string, else 503 with the
+    string.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Server:
         self._is_logged = False
 
     def start(self) -> None:
-        """Begin to listen; returns at once."""
+        """Start listening; returns at once."""
         self._thread.start()
 
     def close(self) -> None:
@@ -112,9 +113,9 @@ class Server:
             return
         self._is_logged = True
         known = _UNUSABLE.get(getattr(error, "errno", None) or 0)
-        why = known.format(port=PORT, host=HOST) if known else f"{error}. Look at {HOST} and {PORT}"
+        why = known.format(port=PORT, host=HOST) if known else f"{error}. Check {HOST} and {PORT}"
         log.warning(
-            "metrics_not_served address=%s:%d: %s. It is tried again; tool calls are not affected",
+            "metrics_not_served address=%s:%d: %s. Trying again; tool calls are not affected",
             *self._address, why,
         )  # fmt: skip
 
@@ -122,7 +123,7 @@ class Server:
         try:
             return self._answer(environ, respond)
         except Exception:
-            log.exception("metrics_page_failed: a fault of toolpool's own")
+            log.exception("metrics_page_failed: a bug in toolpool")
             respond("500 Internal Server Error", [("Content-Type", "text/plain")])
             return [b"see the log: metrics_page_failed\n"]
 
@@ -133,7 +134,7 @@ class Server:
         path = environ["PATH_INFO"]
         body: Iterable[bytes]
         if path in ("/", "/metrics"):
-            # One at a time: several would keep the event loop of this process from its turns.
+            # One at a time: several would slow the event loop of this process.
             with self._writing_page:
                 body = self._page(environ, respond)
         else:
@@ -147,7 +148,7 @@ class Server:
 
 
 class _Handler(WSGIRequestHandler):
-    default_request_version = "HTTP/1.0"  # so that invalid requests are answered with a status
+    default_request_version = "HTTP/1.0"  # so that invalid requests get a status line
 
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are not logged."""
@@ -157,7 +158,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class _HTTPServer(ThreadingMixIn, WSGIServer):
-    """A thread per connection, for a few connections and a few seconds each."""
+    """Uses a thread per connection, with a limit on their number and duration."""
 
     daemon_threads = True
     block_on_close = False
@@ -174,7 +175,7 @@ class _HTTPServer(ThreadingMixIn, WSGIServer):
         self._connections: dict[Any, float] = {}
 
     def handle_next(self) -> None:
-        """Take a connection if one comes soon. Beyond the limit they wait in the kernel."""
+        """Accept a connection if one comes soon. Beyond the limit they wait in the kernel."""
         self.disconnect(older_than=_CONNECTION_SECONDS)
         if len(self._connections) < _CONNECTIONS:
             self.handle_request()
@@ -182,7 +183,7 @@ class _HTTPServer(ThreadingMixIn, WSGIServer):
             time.sleep(_FULL_POLL_SECONDS)
 
     def disconnect(self, *, older_than: float) -> None:
-        """End the connections that have lasted for so many seconds."""
+        """Close the connections that are at least `older_than` seconds old."""
         now = time.monotonic()
         for connection, since in self._connections.copy().items():
             if now - since >= older_than:
@@ -193,7 +194,7 @@ class _HTTPServer(ThreadingMixIn, WSGIServer):
         try:
             return super().get_request()
         except OSError as error:  # such as too many open files
-            log.warning("metrics_connection_not_taken: %s", error)
+            log.warning("metrics_connection_not_accepted: %s", error)
             time.sleep(1.0)
             raise
 
@@ -210,7 +211,7 @@ class _HTTPServer(ThreadingMixIn, WSGIServer):
 
 
 def address_of(settings: Settings, host: str | None, port: int | None) -> tuple[str, int] | None:
-    """Where to listen; None where metrics are off."""
+    """The host and port to listen at; None if metrics are off."""
     wanted = port_of(settings.metrics_port if port is None else port)
     return (host or settings.metrics_host, wanted) if wanted is not None else None
 

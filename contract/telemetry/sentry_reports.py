@@ -1,7 +1,7 @@
-"""Sends issues, transactions, check-ins and metrics to Sentry, from a thread of its own.
+"""Sends issues, transactions, check-ins and metrics to Sentry, from a background thread.
 
-The client is ours alone, so that a host's own Sentry is left as it is. What is sent is made here
-from facts; nothing is collected from the process: no local variables, breadcrumbs, or arguments.
+It uses its own client, so a host's own Sentry is not affected. Events are built here from known
+facts; nothing is collected from the process: no local variables, breadcrumbs or arguments.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ _TITLES: dict[str, str] = {
     Code.BAD_RESULT: "{tool} returned a result that is {cause}",
 }
 _OF_THE_POOL = frozenset({Code.WORKER_LOST, Code.QUEUE_UNREACHABLE, Code.EXPIRED, Code.OVERLOADED})
-"""Codes that one outage causes for calls of every tool: one issue each, over all tools."""
+"""Codes that one outage causes for calls of every tool: one issue per code, for all tools."""
 
 Event = dict[str, Any]
 BeforeSend = Callable[[Event, dict[str, Any]], Event | None]
@@ -73,7 +73,7 @@ Fingerprint = Callable[[Event], Sequence[str] | None]
 
 
 class Reports:
-    """A way to one Sentry project. Raises `Misconfigured` for settings that cannot be used."""
+    """Sends reports to one Sentry project. Raises `Misconfigured` for invalid settings."""
 
     def __init__(
         self,
@@ -104,32 +104,32 @@ class Reports:
         self._thread: threading.Thread | None = None
         self._every_minute = every_minute
         self._hurries = threading.Event()
-        """Set where something is to be sent at once."""
+        """Set if a report should be sent at once."""
         self._users = 0
 
     def open(self) -> None:
-        """Begin to send; for each that opens it until the last of them has closed it."""
+        """Start sending. With several users, sending goes on until the last has closed it."""
         self._users += 1
         if self._users > 1:
             return
-        if self._client.transport is None:  # closed before, and used again
+        if self._client.transport is None:  # closed before, and opened again
             self._client = self._new_client()
             self._scope = sentry_sdk.Scope(client=self._client)
         self._thread = threading.Thread(target=self._send, name="toolpool-sentry", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Send what waits, for two seconds at most."""
+        """Send the waiting reports, for two seconds at most."""
         self._users = max(0, self._users - 1)
         if self._thread is None or self._users:
             return
         give_up_at = time.monotonic() + _FLUSH_SECONDS
-        self._say_held_back()
+        self._report_suppressed()
         self._hurries.set()
         try:
             self._waiting.put(None, timeout=_FLUSH_SECONDS)
         except queue.Full:
-            log.warning("sentry_too_slow: what waited for it at the end was not sent")
+            log.warning("sentry_too_slow: reports that waited at close were not sent")
         self._thread.join(max(0.0, give_up_at - time.monotonic()))
         left = max(0.1, give_up_at - time.monotonic())
         self._client.close(timeout=left)
@@ -149,11 +149,11 @@ class Reports:
         failure: Failure | None = None,
         parent: Parent | None = None,
     ) -> None:
-        """Report what an operator has to see; a flood of the same is held back and counted.
+        """Report a problem that an operator has to see; too many of the same are only counted.
 
-        Events without an exception show `title`, and are grouped by `cause`; both default to those
-        of the failure and its code. `seconds` is how long it took to fail. Each member of an
-        exception group is reported separately.
+        Events without an exception show `title`, and are grouped by `cause`; the defaults come from
+        `code` and `failure`. `seconds` is how long it took to fail. Each member of an exception
+        group is reported separately.
         """
         context: dict[str, object] = {"seconds": round(seconds, 3)}
         if failure is not None:
@@ -192,14 +192,14 @@ class Reports:
         if not self._throttle.admits(fingerprint):
             return
         event = {**event, "fingerprint": list(fingerprint)}
-        if held := self._throttle.held_back(fingerprint):
-            context = {**event["contexts"]["tool call"], "held_back": held}
+        if suppressed := self._throttle.suppressed(fingerprint):
+            context = {**event["contexts"]["tool call"], "held_back": suppressed}
             event["contexts"] = {**event["contexts"], "tool call": context}
         self._put(lambda: _described(event, title, faults))
         self._hurries.set()
 
     def transaction(self, event: Event) -> None:
-        """Send a transaction, as `sampled_trace` made its context."""
+        """Send a transaction."""
         self._put(lambda: {**event, "type": "transaction", "platform": "python"})
 
     def sampled_trace(self, parent: Parent) -> Mapping[str, str]:
@@ -214,7 +214,7 @@ class Reports:
         }
 
     def check_in(self, monitor: str, config: Mapping[str, object]) -> None:
-        """Say that what a cron monitor waits for has happened."""
+        """Send a check-in to a cron monitor."""
         self._put(
             lambda: {
                 "type": "check_in",
@@ -233,7 +233,7 @@ class Reports:
             sentry_sdk.metrics.count(name, value, attributes=dict(attributes))
 
     def gauge(self, name: str, value: float, unit: str, attributes: Mapping[str, str]) -> None:
-        """Say how much of something there is."""
+        """Set a gauge."""
         with use_scope(self._scope):
             sentry_sdk.metrics.gauge(name, value, unit=unit, attributes=dict(attributes))
 
@@ -241,12 +241,12 @@ class Reports:
         try:
             self._waiting.put_nowait(make)
         except queue.Full:
-            log.warning("sentry_too_slow: it takes less than there is to report; dropping reports")
+            log.warning("sentry_too_slow: too many reports wait to be sent; dropping reports")
 
     def _send(self) -> None:
-        """Send what came in half a second together: code that is seldom run is slow each time.
+        """Send the reports of half a second together: batching amortizes cache misses.
 
-        An issue takes along what has come until then: its process may not live half a second.
+        An issue is sent at once, with all that waits: the process may end within half a second.
         """
         minute_ends = time.monotonic() + _MINUTE_SECONDS
         is_open = True
@@ -262,7 +262,7 @@ class Reports:
                 is_open = False
             if time.monotonic() >= minute_ends:
                 minute_ends = time.monotonic() + _MINUTE_SECONDS
-                self._say_held_back()
+                self._report_suppressed()
                 guarded(self._every_minute)()
         guarded(self._every_minute)()
 
@@ -270,7 +270,7 @@ class Reports:
         try:
             self._client.capture_event(cast("Any", make()), scope=self._scope)
         except Exception:
-            log.exception("report_not_sent: a fault of toolpool's own")
+            log.exception("report_not_sent: a bug in toolpool")
 
     def _new_client(self) -> "sentry_sdk.Client":
         return _client(self._dsn, self.release, self.environment, self._prepared)
@@ -278,7 +278,7 @@ class Reports:
     def _prepared(self, event: Event, hint: dict[str, Any]) -> Event | None:
         """The event to send, scrubbed and passed through the host's functions; None to drop it.
 
-        If one of them raises, the error is logged and the event is not changed by it.
+        If such a function raises, the error is logged and its effect is skipped.
         """
         event = scrubbed(event)
         if event.get("type") is not None:  # a check-in
@@ -298,17 +298,17 @@ class Reports:
                 log.exception("sentry_before_send_failed: sending the event as it is")
         return event
 
-    def _say_held_back(self) -> None:
-        if held := self._throttle.all_held_back():
-            self._put(lambda: self._held_back(held))
+    def _report_suppressed(self) -> None:
+        if count := self._throttle.all_suppressed():
+            self._put(lambda: self._suppressed_event(count))
 
-    def _held_back(self, count: int) -> Event:
+    def _suppressed_event(self, count: int) -> Event:
         return {
             "platform": "python",
             "level": "warning",
             "timestamp": time.time(),
             "logger": "toolpool",
-            "logentry": {"formatted": f"{count} reports of failed tool calls were held back"},
+            "logentry": {"formatted": f"{count} reports of failed tool calls were suppressed"},
             "fingerprint": ["toolpool", "held back"],
             "contexts": {"tool call": {"held_back": count}},
         }
@@ -320,14 +320,14 @@ def _is_no_retry(record: logging.LogRecord) -> bool:
 
 
 class _Transport(HttpTransport):
-    """The SDK's, which logs the reports that are lost."""
+    """The SDK's transport, which also logs lost reports."""
 
     def record_lost_event(self, reason: str, *args: Any, **options: Any) -> None:
-        """Note that something was not sent."""
+        """Log a report that was not sent, and why."""
         super().record_lost_event(reason, *args, **options)
         if reason in ("network_error", "queue_overflow", "ratelimit_backoff"):
             log.warning(
-                "sentry_unreached reason=%s: reports are lost; check %s and the way to it; "
+                "sentry_unreachable reason=%s: reports are lost; check %s and the way to it; "
                 "tool calls are not affected",
                 reason,
                 _DSN,
@@ -337,7 +337,9 @@ class _Transport(HttpTransport):
 def _client(
     dsn: str, release: str, environment: str, before_send: BeforeSend
 ) -> "sentry_sdk.Client":
-    logging.getLogger("urllib3.connectionpool").addFilter(_is_no_retry)  # once, however often
+    logging.getLogger("urllib3.connectionpool").addFilter(
+        _is_no_retry
+    )  # a filter is added only once
     try:
         return sentry_sdk.Client(
             dsn=dsn,
@@ -361,7 +363,7 @@ def _client(
 
 
 def scrubbed(event: Event) -> Event:
-    """An event without what could hold values, however it came to be there."""
+    """The event without any part that could hold values of variables or arguments."""
     for name in _DROPPED_KEYS:
         event.pop(name, None)
     for exception in (event.get("exception") or {}).get("values", ()):
@@ -401,7 +403,7 @@ def _described(event: Event, title: str, faults: Sequence[ExceptionReport]) -> E
 def _fingerprint(
     tool: str, code: str, cause: str, faults: Sequence[ExceptionReport]
 ) -> tuple[str, ...]:
-    """What an issue is grouped by: the text of the line that raised, not its number."""
+    """The strings that group issues: the text of the line that raised, not its number."""
     frame = own_frame(faults)
     is_of_the_pool = code in _OF_THE_POOL or (code == Code.INTERNAL and frame is not None)
     name = faults[-1].name if faults else cause

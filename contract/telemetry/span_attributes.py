@@ -27,7 +27,7 @@ DESTINATION = "messaging.destination.name"
 BODY_SIZE = "messaging.message.body.size"
 RETRY_COUNT = "messaging.message.retry.count"
 RECEIVE_LATENCY = "messaging.message.receive.latency"
-"""Sentry's own, in milliseconds."""
+"""Defined by Sentry, in milliseconds."""
 BATCH_SIZE = "messaging.batch.message_count"
 
 EXECUTED = "toolpool.executed"
@@ -61,21 +61,21 @@ def execute_tool(tool: str) -> str:
 
 
 def provider_name(format: str) -> str:
-    """The convention's name of the provider whose form a response had."""
+    """The provider's name in the conventions, for a response format."""
     family = format.partition("_")[0]
     return _PROVIDERS.get(family, family)
 
 
 def messaging_system(broker_url: str | None) -> str:
-    """The convention's name of the broker at this URL."""
+    """The broker's name in the conventions, for its URL."""
     scheme = (broker_url or "redis").partition(":")[0].partition("+")[0]
     return "rabbitmq" if scheme in ("amqp", "amqps", "pyamqp") else "redis"
 
 
 def status_of(code: Code | None) -> str:
-    """A span's status by gRPC's names. Only the pool's and the tools' own faults are `internal`.
+    """The status of a span, by gRPC's names: `internal_error` if the pool or a tool is at fault.
 
-    Dashboards count `internal_error` alone as failures: a model's mistake is none.
+    Dashboards count only `internal_error` as a failure, so a model's mistake is not one.
     """
     if code is None:
         return "ok"
@@ -85,5 +85,5 @@ def status_of(code: Code | None) -> str:
 
 
 def is_fault(code: Code | None) -> bool:
-    """Whether an operator has to look: the tool or the pool is at fault."""
+    """Whether the tool or the pool is at fault, so that an operator has to act."""
     return status_of(code) == "internal_error"

@@ -1,4 +1,4 @@
-"""Holds a flood of reports back, and counts what it held back."""
+"""Limits the rate of reports, and counts those that were suppressed."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ _KEYS_REMEMBERED = 1_000
 
 
 class _Bucket:
-    """Tokens that come back over a minute."""
+    """A token bucket that refills within a minute."""
 
     __slots__ = ("_at", "_left", "_size")
 
@@ -19,7 +19,7 @@ class _Bucket:
         self._at = now
 
     def refill(self, now: float) -> bool:
-        """Whether there is one."""
+        """Refill the bucket; return whether it has a token."""
         self._left = min(self._size, self._left + (now - self._at) * self._size / 60.0)
         self._at = now
         return self._left >= 1.0
@@ -29,7 +29,7 @@ class _Bucket:
 
 
 class Throttle:
-    """Lets so many a minute through of each key, and so many in all. From any thread."""
+    """Admits up to `of_each` reports a minute per key, and `in_all` in total. Thread-safe."""
 
     def __init__(
         self, *, of_each: int, in_all: int, clock: Callable[[], float] = time.monotonic
@@ -38,11 +38,11 @@ class Throttle:
         self._clock = clock
         self._all = _Bucket(in_all, clock())
         self._keys: OrderedDict[Hashable, _Bucket] = OrderedDict()
-        self._held_back: Counter[Hashable] = Counter()
+        self._suppressed: Counter[Hashable] = Counter()
         self._lock = threading.Lock()
 
     def admits(self, key: Hashable) -> bool:
-        """Whether this one goes through; else it is counted."""
+        """Whether a report may be sent; if not, it is counted."""
         now = self._clock()
         with self._lock:
             bucket = self._keys.pop(key, None) or _Bucket(self._of_each, now)
@@ -53,18 +53,18 @@ class Throttle:
                 bucket.take()
                 self._all.take()
                 return True
-            if len(self._held_back) < _KEYS_REMEMBERED or key in self._held_back:
-                self._held_back[key] += 1
+            if len(self._suppressed) < _KEYS_REMEMBERED or key in self._suppressed:
+                self._suppressed[key] += 1
             return False
 
-    def held_back(self, key: Hashable) -> int:
-        """How many of a key were held back since this was asked last."""
+    def suppressed(self, key: Hashable) -> int:
+        """How many reports of a key were suppressed since the last call; resets the count."""
         with self._lock:
-            return self._held_back.pop(key, 0)
+            return self._suppressed.pop(key, 0)
 
-    def all_held_back(self) -> int:
-        """How many were held back of keys that nobody has asked for, and are now forgotten."""
+    def all_suppressed(self) -> int:
+        """How many suppressed reports `suppressed` has not returned; resets the counts."""
         with self._lock:
-            held = self._held_back.total()
-            self._held_back.clear()
-            return held
+            count = self._suppressed.total()
+            self._suppressed.clear()
+            return count

@@ -1,4 +1,4 @@
-"""The headers in which a trace goes from a dispatcher to a worker.
+"""The headers that carry a trace from a dispatcher to a worker.
 
 `traceparent` and `baggage` are W3C's (https://www.w3.org/TR/trace-context/, .../baggage/),
 `sentry-trace` is Sentry's.
@@ -18,7 +18,7 @@ _SENTRY = re.compile(r"([0-9a-f]{32})-([0-9a-f]{16})(?:-([01]))?")
 
 
 class Parent(NamedTuple):
-    """A span that another one belongs under; `is_sampled` is None where nobody has decided."""
+    """A parent span; `is_sampled` is None if sampling has not been decided."""
 
     trace_id: str
     span_id: str
@@ -26,7 +26,7 @@ class Parent(NamedTuple):
 
 
 def merged(carrier: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
-    """The headers of two tracers; each may add to the baggage. None is too long for a header."""
+    """The headers of two tracers, with their baggage joined. Values over 8 KiB are left out."""
     headers = dict(carrier)
     for name, value in other.items():
         if name == BAGGAGE and name in headers:
@@ -42,14 +42,14 @@ def to_baggage(values: Mapping[str, str | None]) -> str:
 
 
 def from_baggage(headers: Mapping[str, str] | None) -> dict[str, str]:
-    """What a `baggage` header says; of what is not of the form, nothing."""
+    """The names and values of a `baggage` header; invalid parts are ignored."""
     pairs = ((headers or {}).get(BAGGAGE) or "").split(",")
     split = (pair.partition(";")[0].partition("=") for pair in pairs)
     return {name.strip(): unquote(value.strip()) for name, _, value in split if value}
 
 
 def sentry_parent(headers: Mapping[str, str] | None) -> Parent | None:
-    """The span that a `sentry-trace` header names."""
+    """The span that a `sentry-trace` header names; None without a valid one."""
     header = headers.get(SENTRY_TRACE) if headers else None
     found = _SENTRY.fullmatch(header) if header else None
     if found is None:
@@ -58,9 +58,10 @@ def sentry_parent(headers: Mapping[str, str] | None) -> Parent | None:
 
 
 def is_sampled(above: Parent | None, key: str, rate: float) -> bool:
-    """Whether a call is traced: as was decided above it, else so many of all.
+    """Whether a call is traced: as its parent decided, else by `rate`, from 0 to 1.
 
-    Dispatchers and workers with the same rate choose the same calls, without a word about it.
+    The choice depends on `key` alone, so dispatchers and workers with the same rate choose the same
+    calls.
     """
     if above is not None and above.is_sampled is not None:
         return above.is_sampled

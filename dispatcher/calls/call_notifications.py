@@ -14,7 +14,7 @@ class CallNotifications:
 
     def start(self, pending: Pending, worker: str) -> None:
         """Report that a worker started the call."""
-        if self._observers.hear("started") and pending.take_start_report():
+        if self._observers.has_listeners("started") and pending.take_start_report():
             for followers in pending.followers:
                 self._observers.call("started", followers, worker)
 
@@ -32,7 +32,7 @@ class CallNotifications:
 
     def progress(self, pending: Pending, progress: Progress) -> None:
         """Report a tool's progress, which may arrive before its worker's report of the start."""
-        if self._observers.hear("progressed"):
+        if self._observers.has_listeners("progressed"):
             self.start(pending, pending.worker)
             told = Progressed(done=progress.done, total=progress.total, message=progress.message)
             for followers in pending.followers:

@@ -122,7 +122,7 @@ class InFlightCalls(Calls):
         await self._server_monitor.once()
         self.in_background(self._reply_reader.run())
         self.in_background(self._server_monitor.run())
-        if self._observers.hear("pulse"):
+        if self._observers.has_listeners("pulse"):
             self.in_background(beat(self, self._pump, self._observers))
 
     async def wait_for_tools(self, seconds: float) -> None:

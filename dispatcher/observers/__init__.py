@@ -1,1 +1,1 @@
-"""What hangs beside the road of a call: each listens, and none can change or delay one."""
+"""Observers of a dispatcher: logs, metrics, traces, events and the session record."""

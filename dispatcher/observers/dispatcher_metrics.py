@@ -1,4 +1,4 @@
-"""What a dispatcher counts, as Prometheus calls it."""
+"""The Prometheus metrics of a dispatcher."""
 
 from toolpool.contract.telemetry.families import BUILD, DROPPED, LAG, SECONDS, STALL, Family, Kind
 
@@ -103,7 +103,7 @@ FAMILIES = (
 HOOKS = (
     "before_call", "after_result", "on_approval", "on_event", "on_loop", "rule", "webhook",
 )  # fmt: skip
-"""What may fail; see `HookFailure`."""
+"""The values of the `hook` label; see `HookFailure`."""
 
 KEYWORDS = frozenset({
     "additionalItems", "additionalProperties", "allOf", "anyOf", "const", "contains",
@@ -115,4 +115,4 @@ KEYWORDS = frozenset({
     "required", "then", "type", "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
     "null", "schema", "tooDeep", "value",
 })  # fmt: skip
-"""JSON Schema's, and after them the kinds of problems that are our own. See `Problem.kind`."""
+"""JSON Schema's keywords, then the kinds of problems that only toolpool has: `Problem.kind`."""

@@ -1,4 +1,4 @@
-"""Events of one dispatcher alone, from its memory: where they are not published."""
+"""Keeps the events of one dispatcher in its memory, for when they are not published."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ _KEPT = 10_000
 
 
 class EventBuffer:
-    """The last events. `begin` is called when somebody follows, and nothing is kept before."""
+    """Keeps the last events. The first follower has `begin` called; nothing is kept before."""
 
     def __init__(self, begin: Callable[[], None]) -> None:
         self._begin: Callable[[], None] | None = begin
@@ -23,28 +23,28 @@ class EventBuffer:
         self._is_closed = False
 
     def add(self, note: Note) -> None:
-        """Add a note; the oldest make room."""
+        """Add a note; if the buffer is full, the oldest is dropped."""
         self._last += note.events
         self._notes.append((self._last, note))
         self._more.set()
 
     async def close(self) -> None:
-        """Followers get what there is, and no more."""
+        """Let followers read what is buffered, and then end."""
         self._is_closed = True
         self._more.set()
 
     async def follow(
         self, since: Position | None, wanted: frozenset[Channel]
     ) -> AsyncIterator[Event]:
-        """Those kept after a place, and those to come; only those to come where it is None."""
+        """Yield the buffered events after `since`, then new ones; only new ones if it is None."""
         if self._begin is not None:
             begin, self._begin = self._begin, None
             begin()
         at = since if since is not None else Position(self._start, self._last)
-        told = self._unknown(at)
-        if told is not None:
-            at = Position.parse(told.bookmark)
-            yield told
+        missed = self._unknown(at)
+        if missed is not None:
+            at = Position.parse(missed.bookmark)
+            yield missed
         while True:
             for last, note in self._after(at):
                 place = Position(self._start, last)
@@ -63,7 +63,7 @@ class EventBuffer:
                 await self._more.wait()
 
     def _unknown(self, at: Position) -> Event | None:
-        """What is told of a place that is not in these events: they are read from their start."""
+        """The gap for a position that these events do not have: reading begins at their start."""
         if at == BEGINNING or (at.start == self._start and at.number <= self._last):
             return None
         until = Position(self._start, self._last if at.start == self._start else 0)

@@ -1,7 +1,7 @@
-"""Publishes events: many in one signed entry, by a task of its own.
+"""Publishes events in a background task, many in one signed entry.
 
-The notes that wait are bounded. While the server is away the oldest are dropped, counted, and told
-to followers as a gap.
+The number of waiting notes is limited. If the server is unavailable for long, the oldest are
+dropped and counted, and followers get a gap.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from toolpool.contract.ledger.lua_scripts import growing_pauses
 
 log = logs.logger("events")
 
-_WAITING_AT_MOST = 20_000
-_TOGETHER_AT_MOST = 1_000
+_MAX_WAITING = 20_000
+_MAX_BATCH = 1_000
 _GATHER_SECONDS = 0.1
-"""Half as long costs the machine some 5 µs more of each call at full load."""
+"""Half of this costs 5 µs more of CPU time per call at full load."""
 _LONGEST_PAUSE_SECONDS = 2.0
 _ANSWER_SECONDS = 5.0
 _FLUSH_SECONDS = 1.0
-_AWAY = (RedisError, OSError, TimeoutError)
+_UNAVAILABLE = (RedisError, OSError, TimeoutError)
 
 
 class Publisher:
@@ -40,26 +40,26 @@ class Publisher:
         self._source = secrets.token_hex(6)
         self._waiting: deque[Note] = deque()
         self._in_flight = 0
-        """The events that were sent and that the server has not confirmed."""
+        """How many events were sent and not yet confirmed by the server."""
         self._dropped = 0
         self._is_idle = True
         self._more = asyncio.Event()
         self._batches = 0
         self._known = BEGINNING
-        self._is_away = False
+        self._is_unavailable = False
         self._is_closing = False
         self._task: asyncio.Task[None] | None = None
         self.lost = 0
         """How many events were dropped since the start."""
 
     def start(self) -> None:
-        """Publish from now on."""
+        """Start publishing."""
         self._task = asyncio.ensure_future(self._run())
 
     def add(self, note: Note) -> None:
-        """Publish it soon; if too many wait, the oldest is dropped."""
+        """Queue a note to be published; if too many wait, the oldest is dropped."""
         self._waiting.append(note)
-        if len(self._waiting) > _WAITING_AT_MOST:
+        if len(self._waiting) > _MAX_WAITING:
             self._drop(self._waiting.popleft().events)
         if self._is_idle:
             self._is_idle = False
@@ -70,7 +70,7 @@ class Publisher:
         self.lost += events
 
     async def close(self) -> None:
-        """Publish what waits, for a second at most."""
+        """Publish the waiting notes, for a second at most."""
         if self._task is None:
             return
         self._is_closing = True
@@ -80,7 +80,7 @@ class Publisher:
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=_FLUSH_SECONDS)
             left = self._in_flight + sum(note.events for note in self._waiting)
-            log.warning("events_lost_at_the_end count=%d: the server did not confirm them", left)
+            log.warning("events_lost_at_close count=%d: the server did not confirm them", left)
 
     async def _run(self) -> None:
         while True:
@@ -91,7 +91,7 @@ class Publisher:
                 self._more.clear()
                 await self._more.wait()
             if not self._is_closing:
-                await asyncio.sleep(_GATHER_SECONDS)  # what comes meanwhile leaves together
+                await asyncio.sleep(_GATHER_SECONDS)  # notes added meanwhile go into the same entry
             while self._waiting:
                 body, self._in_flight = self._next_batch()
                 await self._publish(body, self._in_flight)
@@ -99,7 +99,7 @@ class Publisher:
 
     def _next_batch(self) -> tuple[bytes, int]:
         """The next notes, signed, and the number of their events."""
-        count = min(len(self._waiting), _TOGETHER_AT_MOST)
+        count = min(len(self._waiting), _MAX_BATCH)
         taken = [self._waiting.popleft() for _ in range(count)]
         self._batches += 1
         try:
@@ -122,37 +122,39 @@ class Publisher:
         try:
             encode(note)
         except (TypeError, ValueError, RecursionError):
-            log.warning("event_not_published kind=%s: what its tool said is no JSON", note.kind)
+            log.warning(
+                "event_not_published kind=%s: the text from its tool is not valid JSON", note.kind
+            )
             self._drop(note.events)
             return False
         return True
 
     async def _publish(self, body: bytes, count: int) -> None:
-        """Send a batch until the server has it; followers take it once."""
+        """Send a batch until the server confirms it; followers ignore duplicates."""
         pauses = growing_pauses(_LONGEST_PAUSE_SECONDS)
         while True:
             try:
                 async with asyncio.timeout(_ANSWER_SECONDS):
                     self._known = await self._stream.add(body, count=count, known=self._known)
-            except _AWAY as error:
-                self._tell_away(error)
+            except _UNAVAILABLE as error:
+                self._report_unavailable(error)
                 await asyncio.sleep(next(pauses))
             except Exception:
                 log.exception("events_not_published count=%d", count)
-                self._drop(count)  # told as a gap: these alone are lost, not all that follow
+                self._drop(count)  # followers get a gap for these alone; later batches are sent
                 return
             else:
                 break
-        if self._is_away:
-            self._is_away = False
+        if self._is_unavailable:
+            self._is_unavailable = False
             log.warning("events_published_again dropped=%d", self.lost)
 
-    def _tell_away(self, error: Exception) -> None:
-        if self._is_away:
+    def _report_unavailable(self, error: Exception) -> None:
+        if self._is_unavailable:
             return
-        self._is_away = True
+        self._is_unavailable = True
         log.warning(
-            "events_not_published: %s: %s; calls go on, events wait and the oldest of more than "
-            "%d are dropped: bring the server back, or set TOOLPOOL_EVENTS=off",
-            type(error).__name__, error, _WAITING_AT_MOST,
+            "events_not_published: %s: %s; tool calls are not affected. At most %d events wait, "
+            "then the oldest are dropped: bring the server back, or set TOOLPOOL_EVENTS=off",
+            type(error).__name__, error, _MAX_WAITING,
         )  # fmt: skip

@@ -1,6 +1,6 @@
-"""Follows the stream of events from a bookmark on, and tells whoever follows what was missed.
+"""Reads the stream of events from a bookmark on, and yields a gap where events are missing.
 
-Every follower reads for itself: a slow one holds up nobody, and keeps one page in memory.
+Each follower reads the stream separately: a slow one delays no other, and keeps one page in memory.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ log = logs.logger("events")
 
 _PAUSE_SECONDS = 1.0
 _SOURCES_KNOWN = 1_000
-_AWAY = (RedisError, OSError, TimeoutError)
+_UNAVAILABLE = (RedisError, OSError, TimeoutError)
 
 
 class EventReader:
-    """Follows one stream, for any number of followers, until it is closed."""
+    """Reads one stream for any number of followers, until it is closed."""
 
     def __init__(self, stream: EventLog, envelope: Envelope, *, tenant: str) -> None:
         self._stream = stream
@@ -34,10 +34,10 @@ class EventReader:
         self._closed = asyncio.Event()
         self._pages: set[asyncio.Task[list[Event]]] = set()
         self.rejected = 0
-        """How many entries were passed over that nobody we trust has signed."""
+        """How many entries were skipped because no trusted key had signed them."""
 
     async def close(self) -> None:
-        """Followers that wait get what there is by now, and all of them end."""
+        """End all followers; those that wait first get the events that are there by now."""
         self._closed.set()
         if self._pages:
             await asyncio.wait(set(self._pages), timeout=_PAUSE_SECONDS)
@@ -45,7 +45,7 @@ class EventReader:
     async def follow(
         self, since: Position | None, wanted: frozenset[Channel]
     ) -> AsyncIterator[Event]:
-        """Those after a place, and those to come; only those to come where it is None."""
+        """Yield the events after `since`, then new ones; only new ones if it is None."""
         reader = _Reader(self, since, wanted)
         while not self._closed.is_set():
             page = asyncio.ensure_future(self._page(reader))
@@ -58,7 +58,7 @@ class EventReader:
                 page.cancel()
 
     async def _page(self, reader: "_Reader") -> list[Event]:
-        """The next events; where it is closed meanwhile, those that are there by then."""
+        """The next events; if the reader is closed meanwhile, the events that are there by then."""
         reading = asyncio.ensure_future(reader.page(self._stream))
         closed = asyncio.ensure_future(self._closed.wait())
         try:
@@ -72,28 +72,28 @@ class EventReader:
         return await reader.page(self._stream, wait=False)
 
     def decoded(self, body: bytes) -> EventBatch | None:
-        """The events of an entry; None for one that is not ours, which is told once."""
+        """The events of an entry; None if its signature is not trusted, which is logged once."""
         try:
             return self._envelope.decode_events(body)
         except MessageRejected as error:
             self.rejected += 1
             if self.rejected == 1:
                 log.warning(
-                    "events_rejected reason=%s: an entry of the stream is passed over, as are all "
-                    "like it: give every dispatcher the same TOOLPOOL_SIGNING_KEY, or a "
-                    "TOOLPOOL_KEY_PREFIX of its own",
+                    "events_rejected reason=%s: entries of the stream like this one are skipped: "
+                    "give every dispatcher the same TOOLPOOL_SIGNING_KEY, or a TOOLPOOL_KEY_PREFIX "
+                    "of its own",
                     error.reason,
                 )
             return None
 
     @property
     def tenant(self) -> str:
-        """Whose events are told."""
+        """The tenant whose events are yielded."""
         return self._tenant
 
 
 class _Reader:
-    """One follower's place in the stream."""
+    """One follower's position in the stream."""
 
     def __init__(
         self, following: EventReader, since: Position | None, wanted: frozenset[Channel]
@@ -103,29 +103,29 @@ class _Reader:
         self._wanted = wanted
         self._at: Position | None = None
         self._batches: OrderedDict[str, int] = OrderedDict()
-        self._is_away = False
+        self._is_unavailable = False
 
     async def page(self, stream: EventLog, *, wait: bool = True) -> list[Event]:
-        """The next events; none after a while without, or while the server is away."""
+        """The next events; none after a while without any, or if the server is unavailable."""
         try:
             found = [] if self._at is not None else await self._begin(stream)
             assert self._at is not None
             entries = [] if found else await stream.read(self._at, wait=wait)
             if not found and not entries:
-                found = await self._look_back(stream)
-        except _AWAY as error:
-            if not self._is_away:
-                log.warning("events_not_read: %s: %s; tried again", type(error).__name__, error)
-            self._is_away = True
+                found = await self._gap_behind(stream)
+        except _UNAVAILABLE as error:
+            if not self._is_unavailable:
+                log.warning("events_not_read: %s: %s; trying again", type(error).__name__, error)
+            self._is_unavailable = True
             await asyncio.sleep(_PAUSE_SECONDS if wait else 0.0)
             return []
-        self._is_away = False
+        self._is_unavailable = False
         for entry in entries:
             found += self._take(entry)
         return found
 
     async def _begin(self, stream: EventLog) -> list[Event]:
-        """Where to read from. A place that the stream does not have is told."""
+        """Set the position to read from. Returns a gap if the stream does not have it."""
         last = await stream.last()
         if self._since is None:
             self._at = last or BEGINNING
@@ -133,8 +133,8 @@ class _Reader:
         self._at = self._since
         return self._jump(last)
 
-    async def _look_back(self, stream: EventLog) -> list[Event]:
-        """Whether the stream has lost what was read of it."""
+    async def _gap_behind(self, stream: EventLog) -> list[Event]:
+        """A gap if the stream has lost events that were read from it."""
         return self._jump(await stream.last())
 
     def _jump(self, last: Position | None) -> list[Event]:
@@ -162,7 +162,7 @@ class _Reader:
                     yield event
 
     def _missed(self, at: Position, entry: Entry) -> Iterator[Event]:
-        """What is missing before an entry: of one stream it can be counted."""
+        """The gap before an entry; its size is known unless the stream began anew."""
         before = Position(entry.last.start, entry.last.number - entry.events)
         if at == BEGINNING:
             return
@@ -173,7 +173,7 @@ class _Reader:
             yield gap(at, before, _now(), "no longer kept", missing)
 
     def _is_known(self, batch: EventBatch) -> bool:
-        """Whether it was published twice, because the first answer was lost."""
+        """Whether the batch was published before, and again because the confirmation was lost."""
         known = self._batches.pop(batch.source, 0)
         self._batches[batch.source] = max(known, batch.number)
         if len(self._batches) > _SOURCES_KNOWN:

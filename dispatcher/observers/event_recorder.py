@@ -1,4 +1,4 @@
-"""Notes each moment that is an event, for what publishes or buffers them."""
+"""Turns what observers are told into event notes, to be published or buffered."""
 
 import asyncio
 import time
@@ -29,8 +29,8 @@ _LONGEST_NAME = 256
 class EventRecorder(Observer):
     """Passes each note to `add`, which must return at once. Called on the event loop.
 
-    If a call starts and ends in one turn of the event loop, the note of its end tells both.
-    `offers` are the current tools: whether a failed call may be repeated depends on its tool.
+    If a call starts and ends in one iteration of the event loop, one note stands for both.
+    `offers` returns the current tools: whether a failed call may be repeated depends on its tool.
     """
 
     is_quick = True
@@ -41,9 +41,9 @@ class EventRecorder(Observer):
         self._add = add
         self._offers = offers
         self._begun: CallFacts | None = None
-        """The call that was started last, if its start is not noted yet."""
+        """The call that started last, if its start has not been noted yet."""
         self._is_due = False
-        """Whether its start is noted in the next turn of the event loop."""
+        """Whether its start will be noted in the next iteration of the event loop."""
 
     def _note(self, note: Note) -> None:
         self._note_start()
@@ -67,7 +67,7 @@ class EventRecorder(Observer):
             asyncio.get_running_loop().call_soon(self._turn_is_over)
 
     def progressed(self, call: CallFacts, progressed: Progressed) -> None:
-        """The tool says how far it is."""
+        """The tool reported progress."""
         detail: dict[str, Any] = {
             "done": progressed.done,
             "total": progressed.total,
@@ -81,7 +81,7 @@ class EventRecorder(Observer):
         if starts:
             self._begun = None
         detail: dict[str, Any] = {"seconds": rounded(ended.seconds)}
-        if ended.shared:  # its tool was run for another: that is told once
+        if ended.shared:  # another call ran the tool, and has the event of that run
             detail["shared"] = ended.shared
         if ended.code is None:
             kind, events = "end", 1 if ended.shared else 2
@@ -91,7 +91,7 @@ class EventRecorder(Observer):
         self._note(_note(kind, call, detail, events + starts, starts=starts))
 
     def rejected(self, rejected: Rejected) -> None:
-        """A call was answered at once. Its names are the model's: they may be of any length."""
+        """A call was rejected. The model chose its names, which may have any length."""
         tool = _short(rejected.tool)
         note = Note(
             kind="error",
@@ -106,7 +106,7 @@ class EventRecorder(Observer):
         self._note(note)
 
     def looped(self, loop: Loop) -> None:
-        """The loop guard caught a call, whatever becomes of it."""
+        """The loop guard detected a repeated failure, refused or not."""
         note = Note(
             kind="loop",
             at=_now(),
@@ -119,7 +119,7 @@ class EventRecorder(Observer):
         self._note(note)
 
     def alerted(self, alert: Alert) -> None:
-        """More of a tool's calls are rejected than should be: its schema may be at fault."""
+        """Too many calls of a tool are rejected: its schema may be at fault."""
         detail = {"field": _short(alert.field), "rate": alert.rate}
         self._note(Note(kind="rejections", at=_now(), tool=_short(alert.tool), detail=detail))
 
@@ -128,14 +128,14 @@ class EventRecorder(Observer):
         self._note(Note(kind="circuit", at=_now(), tool=tool, detail={"circuit": state}))
 
     def switched(self, turned: Turned) -> None:
-        """A tool, or a tool with some value of an argument, is denied to the fleet, or no more."""
+        """A tool, or one value of its argument, was switched off or on for the whole fleet."""
         detail: dict[str, Any] = {"denied": turned.denied}
         if turned.argument is not None:
             detail["argument"] = turned.argument
         self._note(Note(kind="switch", at=_now(), tool=turned.tool, detail=detail))
 
     def audited(self, audit: Audit) -> None:
-        """Somebody decided about calls."""
+        """A person or a policy decided about calls."""
         named = {"what": audit.what, "by": audit.by, "reason": audit.reason}
         detail: dict[str, Any] = {key: value for key, value in named.items() if value}
         if audit.approval:

@@ -1,4 +1,4 @@
-"""Which calls are first tries, and which mend one that was rejected."""
+"""Tells first attempts from corrections of rejected calls."""
 
 from collections import OrderedDict
 
@@ -6,17 +6,17 @@ _REMEMBERED = 10_000
 
 
 class FirstAttempts:
-    """Remembers which tools a session was last rejected for. On one thread."""
+    """Remembers, by session and tool, whether the last call was rejected. Not thread-safe."""
 
     def __init__(self) -> None:
         self._rejected: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def valid(self, session: str | None, tool: str) -> bool:
-        """A call was valid: whether it was a first try."""
+        """Note a valid call; return whether it was a first attempt."""
         return session is None or self._rejected.pop((session, tool), self) is self
 
     def rejected(self, session: str | None, tool: str) -> bool:
-        """A call was rejected: whether it was a first try."""
+        """Note a rejected call; return whether it was a first attempt."""
         if session is None:
             return True
         is_first = self._rejected.pop((session, tool), self) is self

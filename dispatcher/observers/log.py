@@ -1,6 +1,6 @@
-"""What an operator reads of a dispatcher: the calls that no worker answered, and their steps.
+"""Logs the calls of a dispatcher that no worker answered, and at debug level every step.
 
-Calls that a worker answered are in the log of that worker, with the traceback.
+The log of a worker has the calls that it answered, with the traceback.
 """
 
 import logging
@@ -13,34 +13,34 @@ from toolpool.dispatcher.observer import CallFacts, Ended, HookFailure, Observer
 calls = logs.logger("calls")
 policy = logs.logger("policy")
 
-_LOUD = frozenset({ErrorType.RUNTIME, ErrorType.EXCEPTION})
-"""What an operator has to see: the tool or the pool is at fault, not who called it."""
+_WARNED = frozenset({ErrorType.RUNTIME, ErrorType.EXCEPTION})
+"""Failures of the tool or the pool rather than of the caller: operators have to see them."""
 
 
 class Log(Observer):
-    """Writes a line for each call that failed here."""
+    """Logs each call that failed in the dispatcher."""
 
     is_quick = True
 
     def rejected(self, rejected: Rejected) -> None:
-        """The model has to mend a call."""
+        """A call was rejected: the model has to correct it."""
         calls.info(
             "call_rejected tool=%s code=%s executed=no call=%s session=%s",
             rejected.tool, rejected.code.value, rejected.call_id, rejected.session,
         )  # fmt: skip
 
     def lost(self, call: CallFacts, worker: str) -> None:
-        """The worker that ran it is gone."""
+        """The worker that ran the call was lost."""
         calls.warning(
-            "call_lost_its_worker tool=%s call=%s session=%s attempt=%d worker=%s",
+            "call_worker_lost tool=%s call=%s session=%s attempt=%d worker=%s",
             call.tool, call.call_id, call.session, call.attempt, worker,
         )  # fmt: skip
 
     def ended(self, call: CallFacts, ended: Ended) -> None:
-        """A call failed, and no worker said so."""
+        """Log a failed call, unless a worker has logged it."""
         if ended.code is None or ended.is_by_worker:
             return
-        level = logging.WARNING if ended.code.error_type in _LOUD else logging.INFO
+        level = logging.WARNING if ended.code.error_type in _WARNED else logging.INFO
         calls.log(
             level,
             "call_failed tool=%s code=%s executed=%s call=%s session=%s attempt=%d seconds=%.3f",
@@ -58,36 +58,36 @@ class Log(Observer):
 
 
 class Steps(Log):
-    """Writes a line for each step of every call as well."""
+    """Also logs each step of every call."""
 
     def accepted(self, call: CallFacts) -> None:
-        """It waits to be sent."""
+        """The call waits to be sent."""
         _step("call_accepted", call)
 
     def queued(self, call: CallFacts) -> None:
-        """It is in the queue."""
+        """The call is in the queue."""
         _step("call_queued", call)
 
     def started(self, call: CallFacts, worker: str) -> None:
-        """A worker runs it."""
+        """A worker runs the call."""
         _step("call_started", call)
 
     def released(self, call: CallFacts) -> None:
-        """A worker gave it back."""
+        """A worker gave the call back."""
         _step("call_released", call)
 
     def retried(self, call: CallFacts, pause: float) -> None:
-        """It is run again."""
+        """The pool retries the call."""
         _step("call_retried", call)
 
     def ended(self, call: CallFacts, ended: Ended) -> None:
-        """It has its result."""
+        """The call has its result."""
         _step("call_answered", call)
         super().ended(call, ended)
 
 
 def log() -> Log:
-    """What writes as much as the logger takes."""
+    """The observer for the level of the `toolpool.calls` logger."""
     return Steps() if calls.isEnabledFor(logging.DEBUG) else Log()
 
 

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a dispatcher: counted where a moment happens, read from another thread."""
+"""Counts the Prometheus metrics of a dispatcher on its event loop; another thread reads them."""
 
 import threading
 import time
@@ -40,7 +40,7 @@ _ZEROS = {
 
 
 class _Tool:
-    """What every call of a tool adds to."""
+    """The metrics that every call of a tool updates."""
 
     __slots__ = ("first_valid", "label", "ok", "seconds", "unknown")
 
@@ -49,12 +49,12 @@ class _Tool:
         self.ok = made.counter(dispatcher_metrics.ENDED, label, OK, OK).inc
         self.seconds = made.histogram(dispatcher_metrics.CALL_SECONDS, label).observe
         self.first_valid = made.counter(dispatcher_metrics.FIRST_TRIES, label, "valid").inc
-        # At 0 from its first call on: of a counter that begins with 1 nobody sees that it grew.
+        # 0 from its first call on: `increase()` does not see a counter that begins with 1.
         self.unknown = made.counter(dispatcher_metrics.EXECUTED_UNKNOWN, label).inc
 
 
 class _Collector(Collector):
-    """The metrics of one registry: the counters of its dispatchers, and the gauges of open ones."""
+    """Collects the counters of a registry's dispatchers, and the gauges of those that are open."""
 
     def __init__(self) -> None:
         self.made = MetricSet(dispatcher_metrics.FAMILIES, in_memory=True)
@@ -100,10 +100,10 @@ class _Collector(Collector):
 class Metrics(Observer):
     """Give one to each dispatcher: `Dispatcher.connect(observers=[Metrics()])`.
 
-    What it counts is in `registry`, a new one where none is given, and is read over HTTP at `host`
-    and `port`, which are TOOLPOOL_METRICS_HOST and TOOLPOOL_METRICS_PORT where they are not given;
-    port 0 is none. Dispatchers of one process that are given the same registry, or without one the
-    same port, are counted together.
+    The metrics are in `registry`, by default a new one, and are served over HTTP at `host` and
+    `port`, by default TOOLPOOL_METRICS_HOST and TOOLPOOL_METRICS_PORT; port 0 serves nothing.
+    Dispatchers of one process with the same registry, or without one with the same port, are
+    counted together.
     """
 
     is_quick = True
@@ -132,14 +132,14 @@ class Metrics(Observer):
         self._workers: set[str] = set()
         self._known_drops = 0
         self.gauges: dict[str, float] = {**_ZEROS, families.BUILD.name: 1.0}
-        """How this dispatcher stands, by the name of the metric."""
+        """The current values of this dispatcher's gauges, by the name of the metric."""
 
     def open(self) -> None:
-        """Begin to count, and to be read."""
+        """Start counting, and serve the metrics."""
         if self._is_open:
             log.warning(
-                "metrics_shared: two dispatchers have one Metrics(), so of what is no counter only "
-                "one is seen. Give each its own; with the same port or registry they are added up"
+                "metrics_shared: two dispatchers have one Metrics(), so its gauges show only one "
+                "of them. Give each its own; with the same port or registry they are added up"
             )
             return
         self._is_open = True
@@ -148,7 +148,7 @@ class Metrics(Observer):
             _PORTS.open(self._address, self.registry)
 
     def close(self) -> None:
-        """Keep what was counted, and let go of the port where nobody else is read at it."""
+        """Keep the counters, and release the port unless another dispatcher is served there."""
         if not self._is_open:
             return
         self._is_open = False
@@ -158,29 +158,29 @@ class Metrics(Observer):
             _PORTS.close(self._address, self.registry)
 
     def rejected(self, rejected: Rejected) -> None:
-        """The model has to mend it."""
+        """A call was rejected: the model has to correct it."""
         label = self._collector.labels.of(rejected.tool) if rejected.is_known else UNKNOWN_TOOL
         self._note_rejection(label, rejected.session, rejected.code, rejected.kinds)
 
     def sent(self, queue: str, calls: int) -> None:
-        """A message is in a queue."""
+        """A message was sent to a queue."""
         self._batch.observe(calls)
 
     def requeued(self, call: CallFacts) -> None:
-        """It was sent once more."""
+        """The call was sent once more."""
         self._count(dispatcher_metrics.REDISPATCHED, self._collector.labels.of(call.tool))
 
     def lost(self, call: CallFacts, worker: str) -> None:
-        """The worker that ran it is gone."""
+        """The worker that ran the call was lost."""
         self._count(dispatcher_metrics.LOST, self._collector.labels.of(call.tool))
 
     def retried(self, call: CallFacts, pause: float) -> None:
-        """It is run again."""
+        """The pool retries the call."""
         self._count(dispatcher_metrics.RETRIED, self._collector.labels.of(call.tool))
 
     def ended(self, call: CallFacts, ended: Ended) -> None:
-        """It has its result."""
-        if not ended.is_first:  # else another dispatcher counts it
+        """The call has its result."""
+        if not ended.is_first:  # otherwise another dispatcher counts it
             return
         tool = self._collector.tool(call.tool)
         tool.seconds(ended.seconds)
@@ -207,7 +207,7 @@ class Metrics(Observer):
         self._late.inc()
 
     def worker_up(self, worker: str) -> None:
-        """A worker is seen."""
+        """A worker was found."""
         self._workers.add(worker)
         self.gauges[dispatcher_metrics.WORKERS.name] = len(self._workers)
 
@@ -217,7 +217,7 @@ class Metrics(Observer):
         self.gauges[dispatcher_metrics.WORKERS.name] = len(self._workers)
 
     def pulse(self, pulse: Pulse) -> None:
-        """Its event loop turns."""
+        """Update the gauges; called every quarter of a second."""
         self._lag.observe(pulse.lag)
         self._dropped.inc(pulse.dropped - self._known_drops)
         self._known_drops = pulse.dropped
@@ -248,7 +248,7 @@ class Metrics(Observer):
 
 
 class _Ports:
-    """What this process is read at: dispatchers that name the same port are read together."""
+    """The ports that this process serves; dispatchers with the same port share a registry."""
 
     def __init__(self) -> None:
         self._registries: dict[tuple[str, int], CollectorRegistry] = {}
@@ -257,14 +257,14 @@ class _Ports:
         self._lock = threading.Lock()
 
     def registry(self, address: tuple[str, int] | None) -> CollectorRegistry:
-        """The registry of a port, for whoever brings none."""
+        """The default registry of a port."""
         with self._lock:
             if address is None:
                 return CollectorRegistry()
             return self._registries.setdefault(address, CollectorRegistry())
 
     def open(self, address: tuple[str, int], registry: CollectorRegistry) -> None:
-        """Serve it there."""
+        """Serve a registry at an address."""
         with self._lock:
             served = self._servers.get(address)
             if served is None:
@@ -282,7 +282,7 @@ class _Ports:
         )
 
     def close(self, address: tuple[str, int], registry: CollectorRegistry) -> None:
-        """One of those who are read there has ended."""
+        """Stop serving the address if no other dispatcher uses it."""
         with self._lock:
             served = self._servers.get(address)
             if served is None or served[0] is not registry:
@@ -311,7 +311,7 @@ def _collector_of(registry: CollectorRegistry) -> _Collector:
 
 
 def _without_created(metrics: Iterable[Metric]) -> Iterator[Metric]:
-    """Without the times at which series began, which triple the number of a counter's."""
+    """Leave out the times at which series were created: they double a counter's series."""
     for metric in metrics:
         metric.samples = [each for each in metric.samples if not each.name.endswith("_created")]
         yield metric

@@ -1,4 +1,4 @@
-"""Puts together what watches one dispatcher: its events and its session record."""
+"""Sets up the events and the session record of a dispatcher."""
 
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -23,11 +23,11 @@ from toolpool.dispatcher.observers.session_record import (
 )
 
 Record = SessionRecord | RecordSink | str | Path
-"""What a host names as its session record: a path, a sink of its own, or either with `redact`."""
+"""A host's session record: a path, its own sink, or either with `redact`."""
 
 
 class ObserverSetup:
-    """Raises `Misconfigured` on `start` for a record that cannot be written."""
+    """Starts and closes the events and the session record of a dispatcher."""
 
     def __init__(self, services: Services, catalog: Catalog, record: Record | None) -> None:
         settings = services.settings
@@ -42,15 +42,15 @@ class ObserverSetup:
             self._publisher = Publisher(log, services.envelope, tenant=tenant)
             self._events = EventReader(log, services.envelope, tenant=tenant)
         else:
-            self._events = kept = EventBuffer(
-                lambda: self._observers.add(EventRecorder(kept.add, self._offers))
+            self._events = buffer = EventBuffer(
+                lambda: self._observers.add(EventRecorder(buffer.add, self._offers))
             )
 
     def _offers(self) -> Mapping[str, Offer]:
         return self._catalog.offers
 
     def start(self) -> None:
-        """Watch from now on. Raises `Misconfigured`."""
+        """Start observing. Raises `Misconfigured` if the record cannot be written."""
         if self.recorder is not None:
             self.recorder.start()
             self._observers.add(AuditRows(self.recorder))
@@ -63,24 +63,24 @@ class ObserverSetup:
         at = Position.parse(since) if since is not None else None
         return self._events.follow(at, require_channels(channels))
 
-    async def hand_events(self, hook: Hook) -> None:
-        """Tell a hook of the host every event from now on, until cancelled."""
+    async def pass_events(self, hook: Hook) -> None:
+        """Pass every new event to a hook of the host, until cancelled."""
         async for event in self._events.follow(None, frozenset(CHANNELS)):
             try:
                 await hook.ask(event)
             except HookFailed as error:
-                if event.kind != "monitor:hook":  # which would go round in a circle
+                if event.kind != "monitor:hook":  # a failing hook must not cause events for itself
                     self._observers.hook_failed(hook.name, error.kind, error.__cause__)
 
     async def leave(self) -> None:
-        """The dispatcher is about to close: what it answers its waiters then is no final result."""
+        """Prepare to close: results that waiters get from now on are not recorded as final."""
         if self.recorder is not None:
-            self.recorder.follow_no_more()
+            self.recorder.stop_following()
         if self._publisher is None:
             await self._events.close()
 
     async def close(self) -> None:
-        """Write and publish what waits, and let go of everything."""
+        """Write and publish what waits, and close everything."""
         if self._publisher is not None:
             await self._publisher.close()
             await self._events.close()

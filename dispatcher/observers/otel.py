@@ -1,6 +1,6 @@
-"""OpenTelemetry, seen from a dispatcher: a span for each call, and one for sending it.
+"""OpenTelemetry spans of a dispatcher: one for each call, and one for sending it.
 
-Only the API is used: the host's SDK, if there is one, decides what is sampled and where it goes.
+Only the API is used: the host's SDK, if set up, decides what is sampled and exported.
 """
 
 from collections import OrderedDict
@@ -26,7 +26,7 @@ class _Spans(NamedTuple):
     send: Span
 
     def end_send(self) -> None:
-        """It is sent, or will not be. Told again of one that is sent again."""
+        """End the span of sending; a call that is sent again ends it only once."""
         if self.send.is_recording():
             self.send.end()
 
@@ -46,13 +46,13 @@ class OpenTelemetry(Observer):
         self._spans: OrderedDict[str, _Spans] = OrderedDict()
 
     def open(self) -> None:
-        """Make spans, if anybody has set up what takes them."""
+        """Make spans if the host has set up an SDK."""
         self.is_idle = isinstance(
             trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider
         )
 
     def close(self) -> None:
-        """End the spans of what was given up."""
+        """End the spans of calls that have not ended."""
         for spans in self._spans.values():
             spans.end_send()
             spans.whole.end()
@@ -96,12 +96,12 @@ class OpenTelemetry(Observer):
         return headers
 
     def queued(self, call: CallFacts) -> None:
-        """It is sent."""
+        """The call was sent."""
         if self._spans and (spans := self._spans.get(call.key)) is not None:
             spans.end_send()
 
     def rejected(self, rejected: Rejected) -> None:
-        """The model has to mend it: an execution that did not take place, and is no fault."""
+        """A call was rejected: a span of an execution that did not take place, without an error."""
         tool = rejected.tool if rejected.is_known else UNKNOWN_TOOL
         span = self._tracer.start_span(
             span_attributes.execute_tool(tool),
@@ -120,7 +120,7 @@ class OpenTelemetry(Observer):
         span.end()
 
     def ended(self, call: CallFacts, ended: Ended) -> None:
-        """It has its result."""
+        """The call has its result."""
         spans = self._spans.pop(call.key, None) if self._spans else None
         if spans is None:
             return

@@ -1,7 +1,7 @@
-"""Session records as files: one for each session in a folder, or one for all.
+"""Session records as files: one for each session in a folder, or one for all sessions.
 
-Lines are appended whole. After a line that a crash or a full disk broke off, the next one begins on
-a line of its own, so that a reader loses that one alone.
+Whole lines are appended. If a crash or a full disk cut a line off, the next row begins on a new
+line, so that a reader loses only the cut one.
 """
 
 import errno
@@ -22,9 +22,9 @@ from toolpool.contract.errors import Misconfigured
 
 _OPEN_AT_MOST = 64
 _LOOK_SECONDS = 1.0
-"""How often it is looked whether a file was put away by somebody else."""
+"""How often to check whether another process rotated an open file."""
 _SWEEP_SECONDS = 600.0
-"""How often files are looked for that are too old or too many."""
+"""How often to remove files that are too old or too many."""
 _OWN = re.compile(r".+\.jsonl(\.[0-9]+)?")
 _PLAIN = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
 _NO_SESSION = "_no-session"
@@ -33,7 +33,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
 class NotAllWritten(OSError):
-    """Raised where only the first `written` lines are in the file."""
+    """Raised if only the first `written` lines are in the file."""
 
     def __init__(self, error: OSError, written: int, path: Path) -> None:
         super().__init__(error.errno, error.strerror, str(path))
@@ -43,7 +43,7 @@ class NotAllWritten(OSError):
 
 @dataclass(slots=True)
 class _File:
-    """An open file; `size` is what it had after the last write here, `looked` when its path was."""
+    """An open file; `size` is its size after our last write, `looked` when its path was checked."""
 
     number: int
     looked: float
@@ -53,9 +53,9 @@ class _File:
 class RecordFiles:
     """A sink. `path` is a folder that exists, or a file that ends in `.jsonl`.
 
-    In a folder, each session has a file in one of 256 folders. Of those, now and then, files are
-    removed that were not written to for `kept` seconds, and the oldest beyond `total` bytes (0: no
-    such limit).
+    In a folder, each session has a file in one of 256 subfolders. Every ten minutes, files that
+    were not written to for `kept` seconds are removed, and then the oldest until all have at most
+    `total` bytes (0: no such limit).
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class RecordFiles:
 
     @property
     def is_one_file(self) -> bool:
-        """Whether all sessions are written to one."""
+        """Whether all sessions are written to one file."""
         return not self._is_folder
 
     def check(self) -> None:
-        """Raises `Misconfigured` where rows could not be written."""
+        """Raises `Misconfigured` if rows cannot be written."""
         path = self._path
         said = f"the session record {path} cannot be written"
         what = "set TOOLPOOL_RECORD to a folder that exists, or to a file that ends in .jsonl"
@@ -124,7 +124,7 @@ class RecordFiles:
             if self._size and file.size >= self._size:
                 self._rotate(path, file.number)
         except OSError as error:
-            # A line whose line feed alone is missing is whole: the next write begins with one.
+            # A line that lacks only its line feed is complete: the next write begins with one.
             written = data.count(b"\n", 0, done + 1) - is_torn
             raise NotAllWritten(error, written, self._path) from error
 
@@ -143,12 +143,12 @@ class RecordFiles:
             left -= size
 
     def close(self) -> None:
-        """See `RecordSink.close`."""
+        """Close all files."""
         while self._open:
             os.close(self._open.popitem()[1].number)
 
     def _file(self, path: Path) -> _File:
-        """The open file at `path`, which another process may have put away meanwhile."""
+        """The open file at `path`, opened again if another process rotated it."""
         now = time.monotonic()
         file = self._open.pop(path, None)
         if file is not None and now - file.looked >= _LOOK_SECONDS:
@@ -161,13 +161,13 @@ class RecordFiles:
                 with suppress(FileExistsError):
                     os.mkdir(path.parent, 0o700)
             file = _File(_opened(path), now)
-        self._open[path] = file  # now the last to be closed
+        self._open[path] = file  # the most recently used: closed last
         if len(self._open) > _OPEN_AT_MOST:
             os.close(self._open.popitem(last=False)[1].number)
         return file
 
     def _rotate(self, path: Path, file: int) -> None:
-        """Put the file away as `.1`, unless another process has done so; the oldest goes."""
+        """Rename the file to `.1`, unless another process has; the oldest is overwritten."""
         fcntl.flock(file, fcntl.LOCK_EX)
         try:
             if not _is_at(path, file):
@@ -182,12 +182,12 @@ class RecordFiles:
 
 
 def shard(name: str) -> str:
-    """The folder that a session's file is in, by its name: `00` to `ff`."""
+    """The subfolder for a file of this name: `00` to `ff`."""
     return hashlib.blake2b(name.encode(), digest_size=1).hexdigest()
 
 
 def _files_in(folder: Path) -> Iterator[tuple[float, int, str]]:
-    """The record's own files: when each was written last, its bytes and its path."""
+    """The files of the record: time of the last write, size in bytes, and path."""
     for n in range(256):
         with suppress(OSError), os.scandir(folder / f"{n:02x}") as inside:
             for entry in inside:
@@ -198,7 +198,7 @@ def _files_in(folder: Path) -> Iterator[tuple[float, int, str]]:
 
 
 def file_name(session: str | None) -> str:
-    """A name that is safe in any folder, and no two sessions share."""
+    """A file name that is safe in any folder and unique to the session."""
     if session is None:
         return _NO_SESSION
     if _PLAIN.fullmatch(session):
@@ -212,9 +212,9 @@ def _opened(path: Path) -> int:
     try:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "it is no ordinary file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         if stat.S_IMODE(found.st_mode) & 0o077:
-            with suppress(PermissionError):  # somebody else's, who lets us write
+            with suppress(PermissionError):  # another user's file, which we may write
                 os.fchmod(file, 0o600)
     except BaseException:
         os.close(file)
@@ -223,7 +223,7 @@ def _opened(path: Path) -> int:
 
 
 def _is_at(path: Path, file: int) -> bool:
-    """Whether an open file is the one that is at `path`."""
+    """Whether the open file is still the one at `path`."""
     try:
         return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(file))
     except OSError:
@@ -231,7 +231,7 @@ def _is_at(path: Path, file: int) -> bool:
 
 
 def _is_torn(file: _File) -> bool:
-    """Whether the last line was not written to its end. Looks where another has written as well."""
+    """Whether the last line is cut off. Reads the file only if its size is not what we left."""
     size, known = os.fstat(file.number).st_size, file.size
     file.size = size
     return size not in (0, known) and os.pread(file.number, 1, size - 1) != b"\n"

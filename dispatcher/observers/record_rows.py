@@ -1,4 +1,4 @@
-"""The rows of a session record: two a call, each a line of JSON."""
+"""The rows of a session record: two per call, each a line of JSON."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -12,15 +12,15 @@ from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.observer import Audit
 
 VALUE_BYTES = 256 * 1024
-"""A larger value is cut: a row is for people and `toolpool record`."""
+"""Larger values are truncated: rows are read by people and `toolpool record`."""
 Redact = Callable[[str, str, Any], Any]
-"""Given a tool's name, `input` or `result`, and what would be written; gives what is."""
+"""Takes a tool's name, `input` or `result`, and the value; returns the value to write."""
 
 
 class Metadata(
     msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True, gc=False
 ):
-    """Of a result. `duration` is in seconds; `fields` are what arguments were rejected for."""
+    """Metadata of a result. `duration` is in seconds; `fields` are the rejected arguments."""
 
     error: bool
     error_type: ErrorType | None = None
@@ -40,7 +40,7 @@ class Metadata(
 class Row(msgspec.Struct, frozen=True, rename="camel", kw_only=True, gc=False):
     """One line. `timestamp` is Unix time in milliseconds, `content` JSON as text.
 
-    `call_id` is the provider's id of the call, of which the model's own messages speak.
+    `call_id` is the provider's id of the call, as in the model's messages.
     """
 
     id: str
@@ -53,22 +53,22 @@ class Row(msgspec.Struct, frozen=True, rename="camel", kw_only=True, gc=False):
 
 
 class RecordSink(Protocol):
-    """Where rows are written. Its methods are called on the record's own thread, one at a time.
+    """Where rows are written. Its methods are called on the record's thread, one at a time.
 
-    What `write` raises is told once; an OSError is taken to pass, and the rows come again.
+    Errors of `write` are logged once. After an OSError the rows are written again later.
     """
 
     def write(self, session: str | None, lines: Sequence[bytes]) -> None:
-        """Write whole lines of one session, in order, each with its line feed."""
+        """Write complete lines of one session, in order, each with its line feed."""
         ...
 
     def close(self) -> None:
-        """Nothing more is written."""
+        """Close the sink; no more lines follow."""
         ...
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
-    """A row that is still to be made: `body` is JSON as it was when the row was noted."""
+    """A row that is not encoded yet; `body` is its content as JSON."""
 
     session: str | None
     row_id: str
@@ -81,12 +81,12 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     call_id: str = ""
 
     def line(self, redact: Redact | None) -> bytes:
-        """The row as it is written."""
+        """The row as a line of JSON, redacted and truncated."""
         body, metadata = self.body, self.metadata
         if redact is not None and self.kind != "audit":
             body = self._redacted(redact)
         if len(body) > VALUE_BYTES:
-            body = self._cut(body)
+            body = self._truncated(body)
             if metadata is not None:
                 metadata = msgspec.structs.replace(metadata, truncated=True)
         return encoding.encode(self.row(body, metadata)) + b"\n"
@@ -112,12 +112,12 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
             else:
                 content = redact(self.tool, what, content)
             return dumped(content)
-        except Exception as error:  # noqa: BLE001 - a host's: nothing it did not see is written
+        except Exception as error:  # noqa: BLE001 - the host's code; unredacted values are never written
             failed = {"redact_failed": type(error).__name__}
             return dumped({"name": self.tool, "input": failed} if what == "input" else failed)
 
-    def _cut(self, body: bytes) -> bytes:
-        """What is kept of a value that is too large, in the same form."""
+    def _truncated(self, body: bytes) -> bytes:
+        """The start of a value that is too large, in the same form."""
         start = body[: VALUE_BYTES // 2].decode(errors="ignore")
         if self.kind == "tool_call":
             return dumped({"name": self.tool, "input": None, "truncated": start})
@@ -140,12 +140,12 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
 
 
 def call_body(name: str, arguments: Any) -> bytes:
-    """What a call asked for, as the model sent it; None where that could not be read."""
+    """The content of a call's row; `arguments` are as the model sent them, or None."""
     return dumped({"name": name, "input": arguments})
 
 
 def dumped(value: Any) -> bytes:
-    """JSON of whatever a host or a model put together."""
+    """Any value as JSON, with `repr` for what JSON cannot hold. Never raises."""
     try:
         return encoding.encode(value)
     except (TypeError, ValueError, RecursionError):
@@ -157,7 +157,7 @@ def dumped(value: Any) -> bytes:
 
 
 def audit_body(audit: Audit) -> bytes:
-    """Who decided what, and why."""
+    """The content of a decision's row: who decided what, and why."""
     return dumped({key: value for key, value in msgspec.structs.asdict(audit).items() if value})
 
 
@@ -176,7 +176,7 @@ def dropped_line(row_id: str, at: int, count: int) -> bytes:
 def metadata_of(
     result: ToolResult, *, session: str | None, turn: str | None, model: str | None, fields: Any
 ) -> Metadata:
-    """What is known of a result beside what the model was told."""
+    """The metadata of a result: what the model is not told."""
     code = result.code
     return Metadata(
         error=not result.ok,

@@ -1,4 +1,4 @@
-"""The one thread that writes the session record: in order, off the event loop, bounded."""
+"""Writes the session record in one background thread, in order, from a bounded queue."""
 
 import threading
 import time
@@ -11,24 +11,24 @@ from toolpool.dispatcher.observers.record_rows import Draft, RecordSink, Redact,
 
 log = logs.logger("record")
 
-_ROWS_AT_MOST = 50_000
-_BYTES_AT_MOST = 64 << 20
-_TOGETHER_AT_MOST = 1_000
+_MAX_ROWS = 50_000
+_MAX_BYTES = 64 << 20
+_MAX_BATCH = 1_000
 _GATHER_SECONDS = 0.1
-"""Half as long costs more of each call at full load; four times as long, no less."""
+"""Half of this costs more CPU time per call at full load; four times this costs the same."""
 _AGAIN_SECONDS = 0.5
 _CLOSE_SECONDS = 5.0
 _ROW_BYTES = 400
-"""What a row takes beside its content."""
+"""The approximate size of a row without its content."""
 _Page = Mapping[str | None, Sequence[bytes]]
 """Lines by session."""
 
 
 class Writer:
-    """Writes rows from a thread of its own, so that no call waits for a disk.
+    """Writes rows in its own thread, so that no call waits for a disk.
 
-    The rows that wait are bounded; further ones are dropped and counted, and a row of the record
-    says how many. `add` is called on one thread at a time, and returns at once.
+    The number of waiting rows is limited; further ones are dropped and counted, and a row of the
+    record says how many. `add` is called on one thread at a time, and returns at once.
     """
 
     def __init__(self, sink: RecordSink, *, redact: Redact | None) -> None:
@@ -38,32 +38,32 @@ class Writer:
         self._waiting: deque[Draft] = deque()
         self._bytes_added = 0
         self._bytes_taken = 0
-        """By the thread, which alone changes it."""
+        """Changed only by the writer thread."""
         self._lock = threading.Lock()
         self._dropped: Counter[str | None] = Counter()
         self._back: defaultdict[str | None, list[bytes]] = defaultdict(list)
         """Lines that could not be written yet, by session."""
         self._back_bytes = 0
         self._in_hand: tuple[_Page, ...] = ()
-        """What is being handed to the sink."""
+        """What the sink is writing."""
         self._wake = threading.Event()
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_failing = False
-        self._has_said_full = False
+        self._has_warned = False
         self.lost = 0
         """How many rows were dropped since the start."""
 
     def start(self) -> None:
-        """Write from now on."""
+        """Start the thread."""
         self._thread = threading.Thread(target=self._run, name="toolpool-record", daemon=True)
         self._thread.start()
 
     def add(self, draft: Draft) -> None:
-        """Write a row soon, in its session's order; if too many wait, drop it."""
+        """Queue a row, in its session's order; if too many wait, drop it."""
         size = _size_of(draft)
         waiting_bytes = self._bytes_added - self._bytes_taken
-        if len(self._waiting) >= _ROWS_AT_MOST or waiting_bytes + size > _BYTES_AT_MOST:
+        if len(self._waiting) >= _MAX_ROWS or waiting_bytes + size > _MAX_BYTES:
             self._refuse(draft)
             return
         self._waiting.append(draft)
@@ -76,11 +76,12 @@ class Writer:
 
     def _refuse(self, draft: Draft) -> None:
         self._drop(self._session_of(draft), 1)
-        if not self._has_said_full:
-            self._has_said_full = True
+        if not self._has_warned:
+            self._has_warned = True
             log.warning(
-                "record_too_slow: %d rows wait and the next ones are dropped and counted; calls go "
-                "on: put the record on a faster disk, or set TOOLPOOL_RECORD_SYNC=flush",
+                "record_too_slow: %d rows wait, and further rows are dropped and counted; tool "
+                "calls are not affected: put the record on a faster disk, or set "
+                "TOOLPOOL_RECORD_SYNC=flush",
                 len(self._waiting),
             )
 
@@ -94,7 +95,7 @@ class Writer:
             self.lost += count
 
     def close(self) -> None:
-        """Write what waits, for a few seconds at most. Blocks."""
+        """Write the waiting rows, for five seconds at most. Blocks."""
         if self._thread is None:
             return
         self._ends.set()
@@ -103,8 +104,8 @@ class Writer:
         left = len(self._waiting) + _rows_in(self._back, *self._in_hand)
         if left:
             log.warning(
-                "record_rows_lost_at_the_end count=%d: what the record is written to did not take "
-                "them in time; tool calls are not affected: look at its disk",
+                "record_rows_lost_at_close count=%d: they could not be written in time; tool calls "
+                "are not affected: check the disk",
                 left,
             )
 
@@ -120,7 +121,7 @@ class Writer:
         give_up_at = 0.0
         while True:
             self._wake.wait(_AGAIN_SECONDS if self._back else None)
-            if not self._ends.wait(_GATHER_SECONDS):  # what comes meanwhile is written together
+            if not self._ends.wait(_GATHER_SECONDS):  # batches what is added meanwhile
                 self._wake.clear()
             elif not give_up_at:
                 give_up_at = time.monotonic() + _CLOSE_SECONDS / 2
@@ -141,7 +142,7 @@ class Writer:
     def _page(self) -> dict[str | None, list[bytes]]:
         """The next rows as lines, by session, in their order."""
         lines: defaultdict[str | None, list[bytes]] = defaultdict(list)
-        for _ in range(min(len(self._waiting), _TOGETHER_AT_MOST)):
+        for _ in range(min(len(self._waiting), _MAX_BATCH)):
             draft = self._waiting.popleft()
             self._bytes_taken += _size_of(draft)
             try:
@@ -159,7 +160,7 @@ class Writer:
         reason: Exception | None = None
         for session in {**back, **new, **dropped}:
             lines = back.get(session, []) + new.get(session, [])
-            missing = [_told(dropped[session])] if dropped[session] else []
+            missing = [_dropped_row(dropped[session])] if dropped[session] else []
             written: int | None = 0
             if not getattr(reason, "concerns_all", False):
                 try:
@@ -167,7 +168,7 @@ class Writer:
                     continue
                 except OSError as error:
                     reason, written = error, getattr(error, "written", 0)
-                except Exception as error:  # noqa: BLE001 - a host's own sink may raise anything
+                except Exception as error:  # noqa: BLE001 - a host's sink may raise any exception
                     reason, written = error, None
             if written is None:
                 self._drop(session, written := len(lines))
@@ -176,13 +177,13 @@ class Writer:
                 with self._lock:
                     self._dropped[session] += dropped[session]
         self._in_hand = ()
-        self._tell(reason)
+        self._report(reason)
 
     def _keep(self, session: str | None, lines: list[bytes]) -> None:
-        """Hold lines until they can be written, as far as there is room."""
+        """Keep lines to be written again, as far as there is room."""
         kept = 0
         for line in lines:
-            if self._back_bytes + len(line) > _BYTES_AT_MOST // 4:
+            if self._back_bytes + len(line) > _MAX_BYTES // 4:
                 break
             self._back_bytes += len(line)
             kept += 1
@@ -191,12 +192,13 @@ class Writer:
         if kept < len(lines):
             self._drop(session, len(lines) - kept)
 
-    def _tell(self, reason: Exception | None) -> None:
+    def _report(self, reason: Exception | None) -> None:
         if reason is not None and not self._is_failing:
             self._is_failing = True
             log.warning(
-                "record_not_written: %s: %s; calls go on, rows wait and are dropped where too many "
-                "do: make room on the disk, make its folder again, or let this user write there",
+                "record_not_written: %s: %s; tool calls are not affected. Rows wait, and are "
+                "dropped if too many do: make room on the disk, create its folder again, or let "
+                "this user write",
                 type(reason).__name__, reason,
             )  # fmt: skip
         elif reason is None and self._is_failing:
@@ -209,9 +211,9 @@ def _rows_in(*pages: _Page) -> int:
 
 
 def _size_of(draft: Draft) -> int:
-    """About how many bytes its row will take."""
+    """The approximate size of its row in bytes."""
     return len(draft.body) + _ROW_BYTES
 
 
-def _told(count: int) -> bytes:
+def _dropped_row(count: int) -> bytes:
     return dropped_line(new_nonce(), int(time.time() * 1000), count)

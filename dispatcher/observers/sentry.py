@@ -1,7 +1,7 @@
-"""Sentry, seen from a dispatcher: what no worker can tell, and the traces of calls.
+"""Reports to Sentry from a dispatcher: failures that no worker can report, and traces of calls.
 
-What a tool raised is reported by the worker that ran it. Here are calls whose worker was lost, that
-no queue took or the pool failed, and the last failure of a call that the pool tried again.
+A worker reports what its tools raise. The dispatcher reports calls whose worker was lost, that
+could not be queued or that the pool failed, and the last failure of a call that the pool retried.
 """
 
 import time
@@ -33,14 +33,14 @@ from toolpool.dispatcher.observers.first_attempts import FirstAttempts
 
 _TRACES_AT_MOST = 20_000
 _WARNED = frozenset({Code.EXPIRED, Code.OVERLOADED, Code.CIRCUIT_OPEN})
-"""The pool is short of something: one warning a minute, of each circuit by itself; counted."""
+"""Capacity problems: one warning a minute (for circuits, one per tool); all are counted."""
 
 _scope_here: Callable[[], sentry_sdk.Scope | None]
 _scope_here = getattr(
     getattr(sentry_sdk.scope, "_current_scope", None), "get", sentry_sdk.Scope.get_current_scope
 )
-"""The host's scope where it has one in this context. Asked as usual the SDK makes one, for each
-task anew, which takes longer than all else that is done here."""
+"""The host's scope in this context, if it has one. `get_current_scope` would create one for every
+task, which costs more than the rest of this module."""
 
 
 class _Trace(NamedTuple):
@@ -53,13 +53,12 @@ class _Trace(NamedTuple):
 
 
 class Sentry(Observer):
-    """Give it to `Dispatcher.connect(observers=[Sentry()])`; it reads SENTRY_DSN and its like.
+    """Give it to `Dispatcher.connect(observers=[Sentry()])`; it reads the `SENTRY_*` variables.
 
-    `agent` is the name under which the calls stand in Sentry's dashboard of agents.
+    `agent` is the name of the agent in Sentry's dashboard of agents.
     `before_send(event, hint)` returns the event to send, or None to drop it, as in Sentry's SDK;
     `fingerprint(event)` returns the strings to group it by, or None for the default. Both are
-    called on a background thread. Raises `Misconfigured` where there is no DSN, or one that
-    cannot be used.
+    called on a background thread. Raises `Misconfigured` if the DSN is missing or invalid.
     """
 
     is_quick = True
@@ -75,7 +74,7 @@ class Sentry(Observer):
     ) -> None:
         settings = settings or Settings()
         self._agent = agent
-        self._tells_timeouts = settings.sentry_timeouts
+        self._reports_timeouts = settings.sentry_timeouts
         self._system = span_attributes.messaging_system(settings.broker_url)
         self._reports = Reports(
             settings,
@@ -89,15 +88,15 @@ class Sentry(Observer):
         self._figures = _Figures()
 
     def open(self) -> None:
-        """Begin to send."""
+        """Start sending."""
         self._reports.open()
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the reports that wait."""
         self._reports.close()
 
     def trace(self, call: CallFacts) -> Mapping[str, str] | None:
-        """The trace of whoever dispatched the call; else a new one, of as many as are sampled."""
+        """The headers of the host's current trace, or of a new one if the call is sampled."""
         above = self._above()
         if above is None and not is_sampled(None, call.key, self._reports.sample_rate):
             return None
@@ -121,7 +120,7 @@ class Sentry(Observer):
         }
 
     def rejected(self, rejected: Rejected) -> None:
-        """The model has to mend it: no issue, and a span that is no failure."""
+        """A call was rejected: no issue, and a span that does not count as a failure."""
         self._figures.rejected(rejected.session, rejected.tool)
         above = self._above()
         trace_id = above.trace_id if above is not None else new_trace_id()
@@ -145,7 +144,7 @@ class Sentry(Observer):
         self._send(tool, above, root, (now, now), "ok", [span])
 
     def ended(self, call: CallFacts, ended: Ended) -> None:
-        """It has its result."""
+        """The call has its result."""
         if self._traces and (trace := self._traces.pop(call.key, None)) is not None:
             self._end_trace(call, ended, trace)
         if ended.is_first:
@@ -159,7 +158,7 @@ class Sentry(Observer):
             self._report(call, ended, ended.code, level)
 
     def hook_failed(self, failure: HookFailure) -> None:
-        """A hook, policy rule or webhook failed: one issue, whatever the tool."""
+        """A hook, policy rule or webhook failed: one issue for all tools."""
         self._reports.issue(
             tool=failure.hook,
             code="hook",
@@ -171,7 +170,7 @@ class Sentry(Observer):
         )
 
     def _level(self, call: CallFacts, ended: Ended) -> str | None:
-        """How loud a failure is; None where it is somebody else's to report, or nobody's."""
+        """The level to report a failure at; None if a worker reports it, or nothing does."""
         assert ended.code is not None
         if ended.code.error_type is ErrorType.RUNTIME:
             return "error" if call.retries_left else None
@@ -181,7 +180,7 @@ class Sentry(Observer):
             return "warning" if self._warnings.admits((key, ended.code)) else None
         if ended.code.error_type is ErrorType.EXCEPTION:
             return None if ended.is_reported else "error"
-        return "warning" if ended.code is Code.TIMEOUT and self._tells_timeouts else None
+        return "warning" if ended.code is Code.TIMEOUT and self._reports_timeouts else None
 
     def _report(self, call: CallFacts, ended: Ended, code: Code, level: str) -> None:
         self._reports.issue(
@@ -276,7 +275,7 @@ class Sentry(Observer):
         return {name: value for name, value in data.items() if value is not None}
 
     def _above(self) -> Parent | None:
-        """The span of the host's own Sentry that the dispatch is in."""
+        """The current span of the host's own Sentry."""
         scope = _scope_here()
         span = scope.span if scope is not None else None
         if span is None:
@@ -290,7 +289,7 @@ class Sentry(Observer):
 
 
 class _Figures:
-    """What is counted between two reports of it. On the event loop, but for `taken`."""
+    """Counts calls between two reports. Used on the event loop, except for `taken`."""
 
     def __init__(self) -> None:
         self._tries = FirstAttempts()
@@ -300,7 +299,7 @@ class _Figures:
         self._first, self._first_valid, self._again, self._again_valid = 0, 0, 0, 0
 
     def ended(self, session: str | None, tool: str, code: Code | None) -> None:
-        """A call was valid: at the first try, or mended after a rejection. Or a worker said no."""
+        """Count a call with a result: valid at once, corrected, or rejected by a worker."""
         if code is not None and code.error_type is ErrorType.VALIDATION:
             self.rejected(session, tool)
         elif self._tries.valid(session, tool):
@@ -311,14 +310,14 @@ class _Figures:
             self._again_valid += 1
 
     def rejected(self, session: str | None, tool: str) -> None:
-        """A call was not."""
+        """Count a call that was rejected."""
         if self._tries.rejected(session, tool):
             self._first += 1
         else:
             self._again += 1
 
     def taken(self) -> dict[str, int]:
-        """What came since this was asked last."""
+        """The counts since the last call of this method."""
         now = {
             "calls.first_try": self._first,
             "calls.first_try_valid": self._first_valid,

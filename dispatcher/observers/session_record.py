@@ -1,6 +1,6 @@
-"""The session record: what models called and what they were told, in rows of JSON.
+"""The session record: the calls of models and the results they were given, in rows of JSON.
 
-A row is drafted where a turn is asked for or answered, and written in order by a thread of its own.
+Rows are drafted when a turn is dispatched or answered, and written in order by a background thread.
 No call waits for it: if too many rows wait, further ones are dropped, and a row says how many.
 """
 
@@ -40,10 +40,10 @@ log = logs.logger("record")
 
 
 class SessionRecord:
-    """What a host names as its record: a path, or a sink of its own.
+    """A host's session record: a path, or its own sink.
 
-    `redact` is given a tool's name, `input` or `result`, and what would be written, and gives what
-    is written in its place. It runs on the record's own thread, on a copy.
+    `redact` takes a tool's name, `input` or `result`, and a copy of the value, and returns the
+    value to write instead. It runs on the record's thread.
     """
 
     def __init__(self, target: "str | Path | RecordSink", *, redact: Redact | None = None) -> None:
@@ -54,7 +54,7 @@ class SessionRecord:
 def recorder_of(
     record: "SessionRecord | RecordSink | str | Path | None", settings: Settings
 ) -> "Recorder | None":
-    """What keeps the record that a host or the settings name. Raises `Misconfigured`."""
+    """The recorder for the record that a host or the settings name. Raises `Misconfigured`."""
     if record is None:
         record = settings.record or None
     if record is None:
@@ -76,78 +76,78 @@ def recorder_of(
         getattr(target, "close", None)
     ):
         raise Misconfigured(
-            f"{target!r} is no session record: name a path, or an object with "
+            f"{target!r} is not a session record: name a path, or an object with "
             "write(session, lines) and close()"
         )
     return Recorder(target, redact=redact)
 
 
 class Recorder:
-    """The record of one dispatcher. All but `close` is called on its event loop."""
+    """Writes the session record of a dispatcher. All but `close` runs on its event loop."""
 
     def __init__(self, sink: RecordSink, *, redact: Redact | None) -> None:
         self._sink = sink
         self._writer = Writer(sink, redact=redact)
         self.add = self._writer.add
-        """Writes a row."""
+        """Queues a row."""
         self._follows = True
         self._asking: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Write from now on. Raises `Misconfigured`."""
+        """Start writing. Raises `Misconfigured`."""
         if isinstance(self._sink, RecordFiles):
             self._sink.check()
         self._writer.start()
 
-    def follow_no_more(self) -> None:
-        """What background calls are answered from now on is not their result."""
+    def stop_following(self) -> None:
+        """Ignore answers of background calls from now on: they are not final results."""
         self._follows = False
 
     def close(self) -> None:
-        """Write what waits, for a few seconds at most. Blocks."""
+        """Write the waiting rows, for five seconds at most. Blocks."""
         self._writer.close()
 
     def asked(self, found: Response, shared: TurnContext) -> "TurnRows":
-        """Note the calls of a turn."""
+        """Record the calls of a turn."""
         rows = TurnRows(self, found, shared, new_nonce())
         try:
             rows.add_calls()
         except Exception:
-            log.exception("row_not_noted")
+            log.exception("row_not_recorded")
         return rows
 
     def audit(self, audit: Audit) -> None:
-        """Note what somebody decided, among the rows of its session."""
+        """Record a decision among the rows of its session."""
         body, tool, call_id = audit_body(audit), audit.tool, audit.call_id
         row = new_nonce()
         self.add(Draft(audit.session, row, None, _now(), "audit", tool, body, None, call_id))
 
     def note_final(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Note the result of a background call, off the road that brought it."""
+        """Record the result of a background call, in a task of its own."""
         if self._follows:
             task = asyncio.ensure_future(write())
             self._asking.add(task)
             task.add_done_callback(self._asking.discard)
 
     async def settle(self) -> None:
-        """Wait until what was noted last may be written, as far as a policy lets it be."""
+        """Wait until the results of background calls are recorded."""
         if self._asking:
             await asyncio.wait(self._asking)
 
 
 class AuditRows(Observer):
-    """Notes in the record what somebody decided."""
+    """Records decisions about calls."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
 
     def audited(self, audit: Audit) -> None:
-        """See `Observer.audited`."""
+        """A person or a policy decided about calls."""
         self._recorder.audit(audit)
 
 
 class TurnRows(msgspec.Struct, frozen=True, gc=False):
-    """The rows of one turn. `name` is what the names of its calls' rows begin with."""
+    """The rows of one turn. The ids of its calls' rows begin with `name`."""
 
     recorder: Recorder
     found: Response
@@ -170,18 +170,18 @@ class TurnRows(msgspec.Struct, frozen=True, gc=False):
         return f"{self.name}.{number}"
 
     def answered(
-        self, results: Sequence[ToolResult], sent: Mapping[int, Pending], told: Results
+        self, results: Sequence[ToolResult], sent: Mapping[int, Pending], given: Results
     ) -> None:
-        """Note the results; of calls that go on in the background the last one as well."""
+        """Record the results, and for background calls later also the final one."""
         try:
             for number, result in enumerate(results):
                 self.note(number, result)
                 if result.is_running:
                     pending = sent.get(self.found.calls[number].index)
                     if pending is not None:
-                        self._follow(_Final(self, number, pending, told), pending)
+                        self._follow(_Final(self, number, pending, given), pending)
         except Exception:
-            log.exception("row_not_noted")
+            log.exception("row_not_recorded")
 
     def _follow(self, final: "_Final", pending: Pending) -> None:
         if pending.is_open:
@@ -189,25 +189,25 @@ class TurnRows(msgspec.Struct, frozen=True, gc=False):
         else:
             final.release()
 
-    def broken_off(
+    def cancelled(
         self,
         rejected: Mapping[int, ToolResult],
         sent: Mapping[int, Pending],
-        told: Results,
+        given: Results,
     ) -> None:
-        """Note what is known of the calls of a dispatch that was cancelled."""
+        """Record the results so far of a dispatch that was cancelled."""
         try:
             for number, call in enumerate(self.found.calls):
                 result = rejected.get(call.index)
                 pending = sent.get(call.index)
                 if result is None and pending is not None and not pending.is_open:
-                    result = told.at_once(pending)
+                    result = given.at_once(pending)
                 self.note(number, result or _cancelled(call, was_sent=pending is not None))
         except Exception:
-            log.exception("row_not_noted")
+            log.exception("row_not_recorded")
 
     def note(self, number: int, result: ToolResult) -> None:
-        """Note the result of a call, as it is now."""
+        """Record the current result of a call."""
         found, session, turn = self.found, self.shared.session, self.shared.id
         body, details = dumped(result.payload()), result.details
         fields = details.get("fields") if details is not None else None
@@ -216,37 +216,37 @@ class TurnRows(msgspec.Struct, frozen=True, gc=False):
         row, id_ = new_nonce(), result.call_id
         self.recorder.add(Draft(session, row, parent, _now(), kind, name, body, metadata, id_))
 
-    def note_final(self, number: int, pending: Pending, told: Results) -> None:
-        """Note the last result of a call that went on in the background."""
+    def note_final(self, number: int, pending: Pending, given: Results) -> None:
+        """Record the final result of a background call."""
 
         async def write() -> None:
             try:
-                self.note(number, await told.of(pending))
+                self.note(number, await given.of(pending))
             except Exception:
-                log.exception("row_not_noted")
+                log.exception("row_not_recorded")
 
         self.recorder.note_final(write)
 
 
 class _Final:
-    """Waits for the end of a background call, and writes its last row."""
+    """Waits for the end of a background call, and records its final result."""
 
-    def __init__(self, rows: TurnRows, number: int, pending: Pending, told: Results) -> None:
+    def __init__(self, rows: TurnRows, number: int, pending: Pending, given: Results) -> None:
         self._rows = rows
         self._number = number
         self._pending = pending
-        self._told = told
+        self._given = given
 
     def release(self) -> None:
         """The call was answered."""
         try:
-            self._rows.note_final(self._number, self._pending, self._told)
+            self._rows.note_final(self._number, self._pending, self._given)
         except Exception:
-            log.exception("row_not_noted")
+            log.exception("row_not_recorded")
 
 
 def _cancelled(call: ToolCall, *, was_sent: bool) -> ToolResult:
-    """A call whose dispatch was cancelled before it was sent, or that goes on for others."""
+    """The result of a call whose dispatch was cancelled; if sent, it may go on for others."""
     return ToolResult(
         call_id=call.provider_id,
         name=call.name,

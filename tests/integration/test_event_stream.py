@@ -222,7 +222,7 @@ async def test_what_is_dropped_while_the_server_is_away_becomes_a_gap(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One warning that says what to do, and a bounded waiting room: the oldest go."""
-    monkeypatch.setattr(event_publisher, "_WAITING_AT_MOST", 10)
+    monkeypatch.setattr(event_publisher, "_MAX_WAITING", 10)
     monkeypatch.setattr(event_publisher, "_GATHER_SECONDS", 0.0)
     away = Away()
     publisher = Publisher(away, ENVELOPE, tenant="default")
@@ -267,14 +267,14 @@ async def test_events_that_a_silent_server_was_given_are_counted_as_lost_at_the_
     await silent.is_asked.wait()
     publisher.add(*notes("waits"))
     await publisher.close()
-    lost = [line for line in caplog.messages if "events_lost_at_the_end" in line]
-    assert [line.partition(":")[0] for line in lost] == ["events_lost_at_the_end count=6"]
+    lost = [line for line in caplog.messages if "events_lost_at_close" in line]
+    assert [line.partition(":")[0] for line in lost] == ["events_lost_at_close count=6"]
 
 
 async def test_if_one_note_too_many_waits_one_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(event_publisher, "_WAITING_AT_MOST", 1_000)
+    monkeypatch.setattr(event_publisher, "_MAX_WAITING", 1_000)
     publisher = Publisher(MemoryEvents(), ENVELOPE, tenant="default")
     for note in notes(*["t"] * 1_000):
         publisher.add(note)

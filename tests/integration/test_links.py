@@ -83,7 +83,7 @@ async def test_a_half_open_connection_costs_no_running_call(
                 assert not turn.done()
                 assert [result.data for result in await turn] == ["done"] * 10
                 assert quick.data == "quick"
-    assert "connection_unanswered" in log.read_text()
+    assert "connection_stalled" in log.read_text()
     assert was_ended(log) == []
 
 

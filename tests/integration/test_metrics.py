@@ -201,7 +201,7 @@ async def test_a_local_fleet_leaves_the_port_to_its_dispatcher(
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [("taken", "another process has it"), ("tcp://10.0.0.1:9646", "from 1 to 65535")],
+    [("taken", "another process uses it"), ("tcp://10.0.0.1:9646", "from 1 to 65535")],
 )
 async def test_a_taken_port_is_logged_once_and_calls_go_on(
     redis_url: str, tmp_path: Path, given: str, said: str

@@ -146,7 +146,7 @@ def test_a_worker_that_drains_is_unready(
     seen: set[str] = set()
     while worker.poll() is None:
         seen.add(asked(port, "/readyz")[1])
-    assert "it drains" in seen or not file.exists()
+    assert "the worker drains" in seen or not file.exists()
     assert not file.exists()
 
 
@@ -176,7 +176,9 @@ def test_a_worker_that_cannot_reach_its_broker_is_unready(
                 30,
             )
             wait_until(
-                lambda: asked(port, "/readyz") == (503, "it is not connected to the broker"),
+                lambda: (
+                    asked(port, "/readyz") == (503, "the worker is not connected to the broker")
+                ),
                 "it says what it lacks",
                 30,
             )

@@ -239,7 +239,7 @@ async def test_a_result_is_on_disk_although_its_host_blocks_the_event_loop() -> 
 async def test_what_there_is_no_room_for_is_counted_in_the_record(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_writer, "_ROWS_AT_MOST", 4)
+    monkeypatch.setattr(record_writer, "_MAX_ROWS", 4)
     caplog.set_level(logging.WARNING)
     sink = Sink()
     sink.goes_on.clear()

@@ -251,7 +251,9 @@ async def test_calls_go_on_where_sentry_does_not(
             lambda: fleet.log().count("Traceback") >= 1 and not _alive(fleet), "they end", 20.0
         )
         if trouble == "refuses":
-            assert fleet.log().count("sentry_unreached") == 1, "one line of each process, with why"
+            assert fleet.log().count("sentry_unreachable") == 1, (
+                "one line of each process, with why"
+            )
     finally:
         fleet.close()
 
@@ -336,7 +338,7 @@ async def test_tasks_that_tools_leave_behind_are_an_issue(
         async with Dispatcher.connect(settings=fleet.settings) as dispatcher:
             await dispatcher.dispatch([call("leaks", f"c-{n}")[0] for n in range(30)])
             await eventually(lambda: sink.of("event"), "it is reported", 20.0)
-        assert "tools_leave_tasks_behind" in fleet.log()
+        assert "tasks_left_behind" in fleet.log()
     finally:
         fleet.close()
     event = sink.of("event")[0]

@@ -114,7 +114,7 @@ async def test_a_worker_s_end_is_reported_by_its_successor(
         (frozen, *_) = moments.of("ready")[-1]
         os.kill(frozen, signal.SIGSTOP)
         await eventually(lambda: moments.of("stalled"), "the next worker is told", 40.0)
-        assert "it has said nothing for" in moments.of("stalled")[0][2]
+        assert "it has sent nothing for" in moments.of("stalled")[0][2]
         stalled = moments.of("stalled")[0][1]
         assert stalled not in [worker for _, worker, _ in moments.of("down")]
 

@@ -106,7 +106,7 @@ async def test_a_flood_is_capped_by_default(
     counts = {issue["tags"].get("tool"): issue["count"] for issue in issues}
     assert counts == {"fails": 10, None: 1}
     (held_back,) = [issue["value"] for issue in issues if not issue["tags"]]
-    assert held_back == "50 reports of failed tool calls were held back"
+    assert held_back == "50 reports of failed tool calls were suppressed"
 
 
 @pytest.mark.timeout(400)

@@ -144,7 +144,7 @@ def run_worker(
     catalog = Catalog.load(tools)
     watching = load(observers)
     secrets = source_of(settings.secrets, variables)
-    logs.keep_on()  # imported modules may have configured logging
+    logs.restore()  # imported modules may have configured logging
     service = WorkerService(
         settings,
         catalog=catalog,

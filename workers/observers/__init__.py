@@ -1,4 +1,4 @@
-"""What hangs beside a worker's calls: each listens, and none can change or delay one."""
+"""Observers of a worker: logs, metrics and traces."""
 
 import os
 import sys
@@ -11,17 +11,17 @@ _metrics_log = logs.logger("metrics")  # `log` is a module of this package
 
 
 def observing(settings: Settings, metrics_slot: str | None = None) -> list[WorkerObserver]:
-    """The observers that the environment asks for. Raises `Misconfigured` for what it gets wrong.
+    """The observers that the environment asks for. Raises `Misconfigured` for invalid settings.
 
-    `metrics_slot` names the files that metrics are written to, if a supervisor serves them. Each
-    observer is imported only where it is wanted.
+    `metrics_slot` names the files that metrics are written to, if a supervisor serves them. Only
+    the observers in use are imported.
     """
     observers: list[WorkerObserver] = []
     if os.environ.get("SENTRY_DSN"):
         from toolpool.workers.observers.sentry import Sentry
 
         observers.append(Sentry(settings))
-    if "opentelemetry.trace" in sys.modules:  # what sets an SDK up has imported it
+    if "opentelemetry.trace" in sys.modules:  # imported by any code that sets up an SDK
         from toolpool.workers.observers.otel import open_telemetry
 
         if (observer := open_telemetry(settings)) is not None:

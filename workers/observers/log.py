@@ -1,4 +1,4 @@
-"""What an operator reads of a worker: when it comes and goes, and every call that failed in it."""
+"""Logs the start and stop of a worker, and every call that failed in it."""
 
 import logging
 
@@ -18,17 +18,17 @@ from toolpool.workers.worker_observer import (
 service = logs.logger("worker")
 calls = logs.logger("calls")
 
-_LOUD = frozenset({ErrorType.RUNTIME, ErrorType.EXCEPTION})
-"""What an operator has to see: the tool or the pool is at fault, not who called it."""
+_WARNED = frozenset({ErrorType.RUNTIME, ErrorType.EXCEPTION})
+"""Failures of the tool or the pool rather than of the caller: operators have to see them."""
 
 
 class Log(WorkerObserver):
-    """Writes a line when its worker comes and goes, and for each call that failed in it."""
+    """Logs the start and stop of the worker, and each call that failed in it."""
 
     is_quick = True
 
     def ready(self, worker: WorkerFacts) -> None:
-        """It takes calls."""
+        """The worker takes calls."""
         service.info(
             "worker_ready id=%s tools=%s kinds=%s queues=%s server=%s version=%s",
             worker.id,
@@ -40,22 +40,24 @@ class Log(WorkerObserver):
         )
 
     def draining(self, worker: WorkerFacts) -> None:
-        """It takes nothing new."""
-        service.info("worker_draining id=%s: what runs may end, nothing new is taken", worker.id)
+        """The worker takes no new calls."""
+        service.info(
+            "worker_draining id=%s: running calls may end, no new calls are taken", worker.id
+        )
 
     def stopped(self, worker: WorkerFacts) -> None:
-        """It exits."""
+        """The worker exits."""
         service.info("worker_stopped id=%s", worker.id)
 
     def left_behind(self, left: LeftBehind) -> None:
         """Tools left tasks or threads running."""
         service.error(
-            "tools_leave_%s_behind count=%d: they outlive their calls, most of them here\n%s",
+            "%s_left_behind count=%d: they outlive their calls; most of them are here\n%s",
             left.what, left.count, logs.lines(left.stack),
         )  # fmt: skip
 
     def unresolved(self, unresolved: Unresolved) -> None:
-        """The set-up is at fault, and not the tool: said once a minute for each secret."""
+        """A secret is not available: logged once a minute for each secret."""
         trace = f"\n{traceback_of(unresolved.faults)}" if unresolved.faults else ""
         calls.error(
             "secret_unresolved name=%s tool=%s source=%s: %s%s%s",
@@ -64,11 +66,11 @@ class Log(WorkerObserver):
         )  # fmt: skip
 
     def ended(self, call: RunFacts, ended: RunEnded) -> None:
-        """A call failed; of one that outlived its worker the dispatchers say it."""
+        """Log a failed call, unless its worker was lost: dispatchers log that."""
         if ended.code is None or ended.code is Code.WORKER_LOST:
             return
-        is_loud = ended.code.error_type in _LOUD or ended.code is Code.DENIED
-        level = logging.WARNING if is_loud else logging.INFO
+        is_warning = ended.code.error_type in _WARNED or ended.code is Code.DENIED
+        level = logging.WARNING if is_warning else logging.INFO
         if not calls.isEnabledFor(level):
             return
         assert ended.failure is not None
@@ -87,28 +89,28 @@ class Log(WorkerObserver):
 
 
 class Steps(Log):
-    """Writes a line for each step of every call as well."""
+    """Also logs each step of every call."""
 
     def started(self, call: RunFacts, received: Received) -> None:
-        """Its tool is entered."""
+        """The tool is entered."""
         _step("call_started", call, f" queue={call.queue} waited={received.seconds:.3f}")
 
     def ended(self, call: RunFacts, ended: RunEnded) -> None:
-        """It was answered."""
+        """The call was answered."""
         _step("call_ended", call, f" seconds={ended.seconds:.3f}")
         super().ended(call, ended)
 
     def released(self, call: RunFacts) -> None:
-        """It was given back."""
+        """The call was given back."""
         _step("call_released", call)
 
     def passed(self, call: RunFacts) -> None:
-        """It is for a worker with another version of its tool."""
+        """The call is for a worker with another version of its tool."""
         _step("call_passed_on", call)
 
 
 def log() -> Log:
-    """What writes as much as the logger takes."""
+    """The observer for the level of the `toolpool.calls` logger."""
     return Steps() if calls.isEnabledFor(logging.DEBUG) else Log()
 
 

@@ -1,7 +1,7 @@
 """Prometheus metrics of a worker process, in the multiprocess mode of `prometheus_client`.
 
-The process writes every value to files that its supervisor reads: what it has counted is there,
-however it ends. The page is the supervisor's: `supervision/merged_metrics.py`.
+The process writes every value to files that its supervisor reads, so that nothing is lost however
+the process ends. `supervision/merged_metrics.py` serves the page.
 """
 
 import time
@@ -31,15 +31,15 @@ _CAUSES_AT_MOST = 50
 def count_in_slot(slot: str) -> None:
     """Make all metrics of this process write to the files of `slot`.
 
-    Call it before tools are imported, which may have metrics of their own. Other than files that
-    are named after a process, these are continued by the next process that has the slot.
+    Call it before tools are imported, which may have their own metrics. Unlike files that are named
+    after a process, these are continued by the next process in the slot.
     """
     files = values.MultiProcessValue(partial(str, slot))  # type: ignore[no-untyped-call]
     values.ValueClass = files
 
 
 class _Tool:
-    """What every call of a tool adds to."""
+    """The metrics that every call of a tool updates."""
 
     __slots__ = ("label", "ok", "seconds")
 
@@ -50,7 +50,7 @@ class _Tool:
 
 
 class Metrics(WorkerObserver):
-    """On in every worker process whose supervisor serves metrics, after `count_in_slot`."""
+    """Used in every worker whose supervisor serves metrics, after `count_in_slot`."""
 
     is_quick = True
 
@@ -70,7 +70,7 @@ class Metrics(WorkerObserver):
         self._turned_at.set(time.monotonic())
 
     def started(self, call: RunFacts, received: Received) -> None:
-        """Its tool is entered."""
+        """The tool is entered."""
         observe = self._queues.get(call.queue)
         if observe is None:
             observe = self._made.histogram(worker_metrics.QUEUE_WAIT, call.queue).observe
@@ -78,7 +78,7 @@ class Metrics(WorkerObserver):
         observe(received.seconds)
 
     def ended(self, call: RunFacts, ended: RunEnded) -> None:
-        """It was answered."""
+        """The call was answered."""
         name = call.tool if call.run_in else UNKNOWN_TOOL
         tool = self._tools.get(name) or self._tool(name)
         code = ended.code
@@ -92,7 +92,7 @@ class Metrics(WorkerObserver):
             tool.seconds(ended.seconds)
 
     def released(self, call: RunFacts) -> None:
-        """It was given back."""
+        """The call was given back."""
         label = self._labels.of(call.tool) if call.run_in else UNKNOWN_TOOL
         self._count(worker_metrics.RELEASED, label)
 
@@ -101,13 +101,13 @@ class Metrics(WorkerObserver):
         self._count(worker_metrics.REFUSED, self._reasons.of(reason))
 
     def blocked(self, blocked: Blocked) -> None:
-        """A tool blocks the event loop; told once more where it ends the worker."""
+        """A tool blocks the event loop; counted once, even if it then ends the worker."""
         if not blocked.is_fatal:
             label = self._labels.of(blocked.tool) if blocked.tool else UNKNOWN_TOOL
             self._count(worker_metrics.BLOCKED, label)
 
     def pulse(self, pulse: WorkerPulse) -> None:
-        """Its event loop turns."""
+        """Update the gauges; called every quarter of a second."""
         self._lag.observe(pulse.lag)
         self._turned_at.set(time.monotonic())
         self._running.set(pulse.running)

@@ -1,7 +1,7 @@
-"""OpenTelemetry, seen from a worker: a span for taking a call, and one in which its tool runs.
+"""OpenTelemetry spans of a worker: one for taking a call, and one for the run of its tool.
 
-Spans that a tool makes on the event loop or in a thread stand below the latter. Only the API is
-used: where no SDK is set up, as by `opentelemetry-instrument toolpool worker`, none of this runs.
+Spans that a tool makes on the event loop or in a thread are children of the latter. Only the API is
+used: unless an SDK is set up, as by `opentelemetry-instrument toolpool worker`, none of this runs.
 """
 
 import json
@@ -19,19 +19,19 @@ from toolpool.contract.version import VERSION
 from toolpool.workers.worker_observer import Received, RunEnded, RunFacts, WorkerObserver
 
 _CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-"""The opt-in of OpenTelemetry's own instrumentations for what models and tools say."""
+"""The variable by which OpenTelemetry's instrumentations record the content of messages."""
 _CONTENT_CHARACTERS = 16_384
 
 
 class _Spans(NamedTuple):
-    """The span of taking a call, and the one in which its tool runs."""
+    """The span of taking a call, and that of the run of its tool."""
 
     process: Span
     execute: Span
 
 
 class OpenTelemetry(WorkerObserver):
-    """On in every worker in whose process an SDK is set up."""
+    """Used in every worker in whose process an SDK is set up."""
 
     is_quick = True
 
@@ -41,13 +41,13 @@ class OpenTelemetry(WorkerObserver):
         self._spans: dict[tuple[str, int], _Spans] = {}
 
     def close(self) -> None:
-        """End the spans of what was given up."""
+        """End the spans of calls that have not ended."""
         for spans in self._spans.values():
             _end(spans)
         self._spans.clear()
 
     def started(self, call: RunFacts, received: Received) -> None:
-        """Its tool is entered, in this very context."""
+        """The tool is entered, in the current context."""
         above = propagate.extract(dict(call.trace or {}))
         process = self._tracer.start_span(
             f"process {call.queue}",
@@ -82,14 +82,14 @@ class OpenTelemetry(WorkerObserver):
         attach(trace.set_span_in_context(execute, below))  # for the rest of the call's own task
 
     def released(self, call: RunFacts) -> None:
-        """It is run elsewhere."""
+        """The call was given back, to run elsewhere."""
         spans = self._spans.pop((call.key, call.attempt), None)
         if spans is not None:
             spans.execute.set_attribute(span_attributes.EXECUTED, "unknown")
             _end(spans)
 
     def ended(self, call: RunFacts, ended: RunEnded) -> None:
-        """It was answered."""
+        """The call was answered."""
         spans = self._spans.pop((call.key, call.attempt), None)
         if spans is None:
             return
@@ -114,7 +114,7 @@ class OpenTelemetry(WorkerObserver):
 
 
 class WithContent(OpenTelemetry):
-    """What a tool was given and returned as well, which a host has to ask for."""
+    """Also records arguments and results, which a host has to ask for."""
 
     def content(self, call: RunFacts, arguments: dict[str, Any], data: Any) -> None:
         """The arguments and the result of a call."""
@@ -126,7 +126,7 @@ class WithContent(OpenTelemetry):
 
 
 def open_telemetry(settings: Settings) -> OpenTelemetry | None:
-    """The observer, where an SDK is set up in this process."""
+    """The observer; None if no SDK is set up in this process."""
     provider = trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
         return None

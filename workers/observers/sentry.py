@@ -1,4 +1,4 @@
-"""Sentry, seen from a worker: what tools raised, where they ran, and that the pool is alive."""
+"""Reports to Sentry from a worker: errors of tools, traces, and that the pool is alive."""
 
 import re
 from collections import defaultdict
@@ -40,7 +40,7 @@ _HEARTBEAT = {
 
 
 class _Trace(NamedTuple):
-    """A sampled run: the span above it, its own, and the message it came in."""
+    """A sampled run: its parent span, its own span, and the message it came in."""
 
     above: Parent | None
     root: Parent
@@ -48,7 +48,7 @@ class _Trace(NamedTuple):
 
 
 class Sentry(WorkerObserver):
-    """On in every worker that has SENTRY_DSN. Raises `Misconfigured` for one that is none."""
+    """Used in every worker that has SENTRY_DSN. Raises `Misconfigured` if the DSN is invalid."""
 
     is_quick = True
 
@@ -65,15 +65,15 @@ class Sentry(WorkerObserver):
         self._longest_wait: defaultdict[str, float] = defaultdict(float)
 
     def open(self) -> None:
-        """Begin to send."""
+        """Start sending."""
         self._reports.open()
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the reports that wait."""
         self._reports.close()
 
     def started(self, call: RunFacts, received: Received) -> None:
-        """Its tool is entered."""
+        """The tool is entered."""
         if received.seconds > self._longest_wait[call.queue]:
             self._longest_wait[call.queue] = received.seconds
         above = sentry_parent(call.trace) if call.trace is not None else None
@@ -83,11 +83,11 @@ class Sentry(WorkerObserver):
             self._traces[call.key, call.attempt] = _Trace(above, root, received)
 
     def released(self, call: RunFacts) -> None:
-        """It is run elsewhere."""
+        """The call was given back, to run elsewhere."""
         self._traces.pop((call.key, call.attempt), None)
 
     def ended(self, call: RunFacts, ended: RunEnded) -> None:
-        """It was answered."""
+        """The call was answered."""
         if self._traces and (trace := self._traces.pop((call.key, call.attempt), None)) is not None:
             self._end_trace(call, ended, trace)
         code, failure = ended.code, ended.failure
@@ -116,9 +116,9 @@ class Sentry(WorkerObserver):
         )
 
     def blocked(self, blocked: Blocked) -> None:
-        """A tool blocks the event loop: said once, with the stack that blocks."""
+        """A tool blocks the event loop: reported once, with the stack that blocks."""
         if blocked.is_fatal:
-            return  # said before, and the calls it takes along are reported as lost
+            return  # reported before; the calls that end with the worker are reported as lost
         tool = blocked.tool or "(unknown)"
         self._reports.issue(
             tool=tool,
@@ -141,7 +141,7 @@ class Sentry(WorkerObserver):
         )
 
     def unresolved(self, unresolved: Unresolved) -> None:
-        """One issue for a failing source, whatever the secret; one for each missing secret."""
+        """One issue for each failing source, and one for each missing secret."""
         self._reports.issue(
             tool=unresolved.source,
             code=UNAVAILABLE,
@@ -154,7 +154,7 @@ class Sentry(WorkerObserver):
         )
 
     def pool_alive(self, pool: str) -> None:
-        """Some worker of the pool beats."""
+        """At least one worker of the pool is alive."""
         slug = re.sub(r"[^a-z0-9_-]+", "-", f"toolpool-{pool}".lower())[:50]
         self._reports.check_in(slug, _HEARTBEAT)
 
@@ -185,7 +185,7 @@ class Sentry(WorkerObserver):
         )
 
     def _process_span(self, call: RunFacts, ended: RunEnded, trace: _Trace) -> dict[str, object]:
-        """The call's way out of the queue; a mistake of the model's leaves it well."""
+        """The span of taking the call from the queue; ok if the model was at fault."""
         received = trace.received
         return {
             "trace_id": trace.root.trace_id,
@@ -210,7 +210,7 @@ class Sentry(WorkerObserver):
 
     def _send_figures(self) -> None:
         waits, self._longest_wait = self._longest_wait, defaultdict(float)
-        for queue, seconds in list(waits.items()):  # a call may just be written to it
+        for queue, seconds in list(waits.items()):  # another thread may be adding to it
             self._reports.gauge("toolpool.queue.age", seconds, "second", {"queue": queue})
 
 
@@ -223,7 +223,7 @@ def _fault_at(kind: str, stack: str) -> ExceptionReport:
 
 
 def host_function(setting: str, path: str) -> Callable[..., Any] | None:
-    """What a setting names as `module:function`. Raises `Misconfigured`."""
+    """The function that a setting names as `module:function`. Raises `Misconfigured`."""
     if not path:
         return None
     import_from_here()
@@ -231,7 +231,7 @@ def host_function(setting: str, path: str) -> Callable[..., Any] | None:
 
 
 def _execute_span(call: RunFacts, ended: RunEnded, process: dict[str, object]) -> dict[str, object]:
-    """The run of the tool."""
+    """The span of the tool's run."""
     who = from_baggage(call.trace)
     data = {
         span_attributes.OPERATION: span_attributes.EXECUTE_TOOL,

@@ -1,4 +1,4 @@
-"""What a worker counts, as Prometheus calls it. Its supervisor adds up what its processes count."""
+"""The Prometheus metrics of a worker. Its supervisor adds up those of all its processes."""
 
 from toolpool.contract.telemetry.families import BUILD, DROPPED, LAG, SECONDS, STALL, Family, Kind
 

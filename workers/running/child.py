@@ -59,7 +59,7 @@ def main() -> int:
         worker.send(frames.Failed(pid=worker.pid, error=str(error)))
         return 1
     tools_imported(options.imported_at)
-    logs.keep_on()
+    logs.restore()
     worker.end_strayed_fork()  # a tools module forked: this is not the child
     server = _Server(worker, catalog, Limits(options.max_result_bytes), ProcessState())
     worker.send(frames.Ready(pid=worker.pid))

@@ -1,4 +1,4 @@
-"""Tells dispatchers which workers have ended: no need to wait for leases that nobody renews."""
+"""Tells dispatchers which workers have ended, so that they need not wait for leases to expire."""
 
 import socket
 import time
@@ -20,40 +20,40 @@ _PAUSE_SECONDS = 1.0
 
 
 class EndedWorkers:
-    """Workers whose processes were seen to end, until the server knows it."""
+    """Workers whose processes have ended, until the server is told."""
 
     def __init__(self, settings: Settings) -> None:
-        # A supervisor has other things to do than to wait for a server that is away.
+        # A supervisor must not wait long for a server that is unavailable.
         self._settings = settings.model_copy(update={"connect_timeout": _PATIENCE_SECONDS})
         self._names = RedisKeys(settings.key_prefix)
         self._envelope = Envelope(connection.keyring(settings))
-        self._untold: dict[str, float] = {}
+        self._unreported: dict[str, float] = {}
         self._try_at = 0.0
 
     def note(self, worker: str) -> None:
-        """The process of this worker is gone, with all that it ran."""
-        self._untold[worker] = time.monotonic()
+        """Note that the process of this worker has ended, with all that it ran."""
+        self._unreported[worker] = time.monotonic()
 
-    def tell(self) -> None:
-        """Say it, in place of their leases; what the server does not take is said again."""
+    def report(self) -> None:
+        """Write it to the server in place of their leases; try again later if that fails."""
         now = time.monotonic()
-        if not self._untold or now < self._try_at:
+        if not self._unreported or now < self._try_at:
             return
         self._try_at = now + _PAUSE_SECONDS
         try:
             with connection.open_sync(self._settings) as client:
                 pipeline = client.pipeline(transaction=False)
-                for worker in self._untold:
+                for worker in self._unreported:
                     name = self._names.worker(worker)
                     pipeline.set(name, self._lease(worker), ex=ENDED_SAID_SECONDS)
                 pipeline.execute()
         except (RedisError, OSError) as error:
-            log.info("ends_of_workers_not_told count=%d: %s", len(self._untold), error)
-            for worker, ended_at in list(self._untold.items()):
-                if now - ended_at > _GIVEN_UP_SECONDS:  # their leases have long been gone
-                    del self._untold[worker]
+            log.info("worker_ends_not_reported count=%d: %s", len(self._unreported), error)
+            for worker, ended_at in list(self._unreported.items()):
+                if now - ended_at > _GIVEN_UP_SECONDS:  # their leases expired long ago
+                    del self._unreported[worker]
         else:
-            self._untold.clear()
+            self._unreported.clear()
 
     def _lease(self, worker: str) -> bytes:
         lease = WorkerLease(

@@ -5,7 +5,7 @@ import signal
 
 
 def described(code: int) -> str:
-    """What follows "the process": it exited with a code, or was killed by a signal (below 0)."""
+    """How a process ended, to follow "the process". A code below 0 is minus a signal."""
     if code >= 0:
         return f"exited with code {code}"
     with contextlib.suppress(ValueError):

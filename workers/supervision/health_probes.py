@@ -1,4 +1,4 @@
-"""Whether a worker is alive and ready, for probes of a container: a file, and two pages of HTTP."""
+"""Tells probes of a container whether a worker is alive and ready: a file and two HTTP pages."""
 
 import os
 import time
@@ -10,30 +10,30 @@ from toolpool.contract import logs
 log = logs.logger("supervise")
 
 _FRESH_SECONDS = 15.0
-"""How long a supervisor may take from one note to the next; it notes once a second."""
+"""How old the last note may be; the supervisor makes one a second."""
 
 
 class Health:
-    """What the supervisor noted last. `fault` and `unready` may be called from any thread.
+    """The health of a worker as last noted. `fault` and `unready` may be called from any thread.
 
-    The file at `path` says it in a word or a sentence, and is touched with every note while the
-    worker is alive: its age is all that a cheap probe has to look at.
+    The file at `path` has it in a word or a sentence, and is touched with every note while the
+    worker is alive: a cheap probe has to look only at its age.
     """
 
     def __init__(self, path: str | None) -> None:
         self._path = Path(path) if path else None
         self._noted = ("", "the worker has not been started", time.monotonic())
         self._written = ""
-        self._is_told = False
+        self._has_warned = False
 
     def note(self, *, fault: str, unready: str) -> None:
-        """What is wrong with the worker, and why it takes no calls; empty where all is well."""
-        if self._path is not None:  # before the pages say so: they are never ahead of it
+        """Note what is wrong with the worker, and why it takes no calls; empty if nothing is."""
+        if self._path is not None:  # before the pages change: they are never ahead of the file
             self._write(self._path, fault or unready or "ready", is_alive=not fault)
         self._noted = (fault, unready, time.monotonic())
 
     def fault(self) -> str:
-        """Why the worker should be started anew; empty while its loops turn."""
+        """Why the worker should be restarted; empty while its loops turn."""
         fault, _, at = self._noted
         silent = time.monotonic() - at
         if silent > _FRESH_SECONDS:
@@ -41,7 +41,7 @@ class Health:
         return fault
 
     def unready(self) -> str:
-        """Why it takes no calls now; empty where it does."""
+        """Why the worker takes no calls now; empty if it does."""
         return self.fault() or self._noted[1]
 
     def close(self) -> None:
@@ -61,6 +61,6 @@ class Health:
                 os.utime(path, (0, 0))
         except OSError as error:
             self._written = ""
-            if not self._is_told:
-                self._is_told = True
+            if not self._has_warned:
+                self._has_warned = True
                 log.warning("health_file_not_written path=%s: %s", path, error.strerror or error)

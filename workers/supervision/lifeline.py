@@ -1,14 +1,14 @@
-"""Nothing outlives its parent.
+"""Ends child processes when their parent ends.
 
-A worker killed with SIGKILL cannot clean up after itself, so what it started has to notice:
-`die_with_parent` for children written in Python, `tethered` for any other program. Linux does it
-in the kernel (`PR_SET_PDEATHSIG`); elsewhere a thread or a small guard process watches.
+A worker killed with SIGKILL cannot clean up, so its children have to notice:
+`die_with_parent` for children written in Python, `tethered` for any other program. On Linux the
+kernel does it (`PR_SET_PDEATHSIG`); elsewhere a thread or a small guard process watches.
 
-Linux delivers the signal when the *thread* that started the child ends, even though its process
-lives on. So start what is to stay from the main thread or through `in_lasting_thread`.
+Linux sends the signal when the *thread* that started the child ends, even if its process lives on.
+So start children that should stay from the main thread or through `in_lasting_thread`.
 
-This file is also the script that `tethered` puts in front of a program. It runs there without
-site-packages, so it imports nothing but the standard library.
+This file is also the script by which `tethered` starts a program. It runs there without
+site-packages, so it imports only the standard library.
 """
 
 import os
@@ -28,11 +28,11 @@ _POLL_SECONDS = 0.25
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Tie this process to its parent: when `parent_pid` is gone, this process is killed.
+    """Tie this process to its parent: when `parent_pid` ends, this process is killed.
 
-    To be called first thing in a child and on its main thread. `parent_pid` is what the parent
-    itself took from `os.getpid()`; a child that asked `os.getppid()` could already see another.
-    The tie holds across `exec`, not across `fork`: a grandchild needs its own.
+    Call it first in a child, on its main thread. `parent_pid` must be the parent's own
+    `os.getpid()`: `os.getppid()` in the child may already return another process. The tie holds
+    across `exec`, but not across `fork`: a grandchild needs its own.
     """
     if sys.platform == "linux":
         _request_death_signal()
@@ -40,15 +40,15 @@ def die_with_parent(parent_pid: int) -> None:
         threading.Thread(
             target=_watch_parent, args=(parent_pid,), name="toolpool-lifeline", daemon=True
         ).start()
-    if os.getppid() != parent_pid:  # it ended before the tie was made
+    if os.getppid() != parent_pid:  # the parent ended before the tie was made
         _die()
 
 
 def tethered(argv: Sequence[str]) -> list[str]:
-    """The command line that runs the program `argv` tied to the life of this process.
+    """A command line that runs the program `argv`, and ends it with this process.
 
-    The program is `exec`'ed, so it has the pid that its starter sees, and its exit status and
-    signals are its own. A program that cannot be run gives exit status 127 and a line on stderr.
+    The program is `exec`'ed, so it has the pid that its starter sees, and its own exit status and
+    signals. If it cannot be run, the exit status is 127, with a line on stderr.
     """
     return [sys.executable, "-I", "-S", os.path.abspath(__file__), str(os.getpid()), *argv]
 
@@ -56,8 +56,8 @@ def tethered(argv: Sequence[str]) -> list[str]:
 def in_lasting_thread(call: Callable[[], _Result]) -> _Result:
     """Run `call` in a thread that lives as long as this process; return or raise what it does.
 
-    Blocks until `call` is done. The main thread lasts, and runs it itself; from any other thread
-    it goes to one shared thread, which is no place for work that takes long.
+    Blocks until `call` is done. The main thread runs it itself; any other thread passes it to one
+    shared thread, so `call` must be short.
     """
     if threading.current_thread() is threading.main_thread():
         return call()
@@ -68,7 +68,7 @@ def in_lasting_thread(call: Callable[[], _Result]) -> _Result:
     def run() -> None:
         try:
             results.append(call())
-        except BaseException as error:  # noqa: BLE001 - raised again in the thread that asked
+        except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
             errors.append(error)
         finally:
             done.set()
@@ -94,14 +94,14 @@ def _lasting_calls() -> SimpleQueue[Callable[[], None]]:
                 while True:
                     calls.get()()
 
-            # A daemon: the interpreter does not wait for it, so it ends with the process itself.
+            # A daemon, so that the interpreter does not wait for it at exit.
             threading.Thread(target=serve, name="toolpool-lasting", daemon=True).start()
             _lasting = calls
         return _lasting
 
 
 def _forget_lasting_thread() -> None:
-    """Threads do not survive a fork: the child starts one of its own when it needs it."""
+    """Threads do not survive a fork: the child starts its own when it needs one."""
     global _lasting, _lasting_lock
     _lasting, _lasting_lock = None, threading.Lock()
 
@@ -110,7 +110,7 @@ os.register_at_fork(after_in_child=_forget_lasting_thread)
 
 
 def _request_death_signal() -> None:
-    import ctypes  # here, because it takes longer to load than all else in this file
+    import ctypes  # here, because its import is slow
 
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL)) != 0:
@@ -124,22 +124,22 @@ def _watch_parent(parent_pid: int) -> None:
 
 
 def _die() -> None:
-    """End as the kernel would have ended us: at once, without handlers or cleaning up."""
+    """End this process as the kernel would: at once, without handlers or clean-up."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-if sys.platform != "linux":  # Linux has the kernel do it, and no kqueue
+if sys.platform != "linux":  # Linux has no kqueue, and its kernel does it
 
     def _start_guard(parent_pid: int) -> None:
-        """Fork a process that kills this one once `parent_pid` is gone and ends when this does."""
+        """Fork a process that kills this one when `parent_pid` ends, and ends with this one."""
         import select
 
         program_pid = os.getpid()
         if os.fork() != 0:
             return
         try:
-            os.setsid()  # signals meant for the program's group are not for the guard
-            os.closerange(0, 256)  # nor does it hold the program's pipes open
+            os.setsid()  # signals to the program's group must not reach the guard
+            os.closerange(0, 256)  # the guard must not hold the program's pipes open
             events = select.kqueue().control(
                 [
                     select.kevent(
@@ -153,7 +153,7 @@ if sys.platform != "linux":  # Linux has the kernel do it, and no kqueue
                 1,
                 None,
             )
-            # One that is already gone comes back as an error event, with its pid all the same.
+            # A process that has ended already gives an error event, which has its pid too.
             if any(event.ident == parent_pid for event in events):
                 os.kill(program_pid, signal.SIGKILL)
         finally:
@@ -167,7 +167,7 @@ def _run_tethered(parent_pid: int, argv: list[str]) -> int:
         _start_guard(parent_pid)
         if os.getppid() != parent_pid:
             _die()
-    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores these, and exec would hand that on
+    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores these, and exec would pass that on
         with suppress(AttributeError, ValueError):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:

@@ -1,8 +1,8 @@
-"""One page of metrics for a supervisor and all its worker processes, also those that ended.
+"""One page of metrics for a supervisor and all its worker processes, including ended ones.
 
 Worker processes run `prometheus_client` in multiprocess mode: each writes its values to files in a
-directory of the supervisor. The files belong to a slot. A process takes the lowest slot that is
-free, and continues its counters. So counts stay, and there are as many files as processes have run
+directory of the supervisor. The files belong to a slot. A process takes the lowest free slot and
+continues its counters. So no count is lost, and there are only as many files as processes have run
 at once.
 """
 
@@ -37,9 +37,9 @@ _UNLOCKED_GRACE_SECONDS = 60.0
 
 
 class Metrics:
-    """Serves while it is entered, if TOOLPOOL_METRICS_PORT is set; otherwise nothing is counted.
+    """Serves metrics while entered, if TOOLPOOL_METRICS_PORT is set; else nothing is counted.
 
-    It is what a registry of `prometheus_client` calls a collector.
+    It is a collector for a registry of `prometheus_client`.
     """
 
     def __init__(self, settings: Settings, health: Health) -> None:
@@ -49,8 +49,8 @@ class Metrics:
         self._lock: int | None = None
         self._slots: set[str] = set()
         self._failures = 0
-        self._gives_up = False
-        """Whether no further process is counted."""
+        self._is_full = False
+        """Whether the file system was full: then no further process is counted."""
         self._reading = threading.Lock()
         self._server: Server | None = None
 
@@ -77,12 +77,12 @@ class Metrics:
         if self._lock is not None:
             os.close(self._lock)
 
-    def begun(self) -> str | None:
-        """The slot of a process that is being started; None if it is not counted."""
-        if self._directory is None or self._gives_up:
+    def take_slot(self) -> str | None:
+        """A free slot for a process that is being started; None if it is not counted."""
+        if self._directory is None or self._is_full:
             return None
         try:
-            self._directory.mkdir(mode=0o700, exist_ok=True)  # somebody may have removed it
+            self._directory.mkdir(mode=0o700, exist_ok=True)  # it may have been removed
         except OSError as error:
             self._log_not_counted(error)
             return None
@@ -97,7 +97,7 @@ class Metrics:
         return {} if slot is None else {"PROMETHEUS_MULTIPROC_DIR": str(self._directory)}
 
     def ended(self, slot: str | None, code: int) -> None:
-        """A process has ended, with this exit code."""
+        """Free the slot of a process that ended with this exit code."""
         if slot is None:
             return
         from prometheus_client.multiprocess import mark_process_dead
@@ -107,15 +107,15 @@ class Metrics:
         self._slots.discard(slot)
         self._failures += code != 0
         if code == -signal.SIGBUS and self._directory is not None:
-            # Its file system is full: the next process would end in the same way.
+            # The file system is full: the next process would be killed too.
             log.warning(
                 "metrics_not_counted: %s is full, which ended a worker process; make room and "
                 "start the worker again, or set %s=0", self._directory.parent, PORT,
             )  # fmt: skip
-            self._gives_up = True
+            self._is_full = True
 
     def collect(self) -> "Iterator[Metric]":
-        """Every family of ours, and then what tools count with `prometheus_client`."""
+        """Every family of toolpool, then the metrics of tools that use `prometheus_client`."""
         from prometheus_client import Metric
         from prometheus_client.multiprocess import MultiProcessCollector
 
@@ -131,7 +131,7 @@ class Metrics:
         yield from merged.values()
 
     def _complete(self, metric: "Metric", family: Family) -> None:
-        """Add what the supervisor itself knows."""
+        """Add the values that only the supervisor knows."""
         if family is families.BUILD:
             metric.add_sample(family.name, {"version": VERSION}, 1.0)
         elif family is worker_metrics.PROCESSES:
@@ -146,12 +146,12 @@ class Metrics:
                 metric.add_sample(family.name, {}, stall_seconds(value))
 
     def _files(self) -> list[str]:
-        """The files of slots. Those of programs that tools start are removed."""
+        """The files of slots. Files of other programs, which tools started, are removed."""
         found = []
         for path in self._directory.glob("*.db") if self._directory is not None else ():
             if not path.stem.rpartition("_")[2].startswith("slot"):
                 path.unlink()
-            elif path.stat().st_size:  # else a process is about to write it
+            elif path.stat().st_size:  # an empty file is about to be written
                 found.append(str(path))
         return found
 
@@ -164,7 +164,7 @@ class Metrics:
 
 def _made_directory() -> tuple[Path, int]:
     """A private directory, locked while this process lives. Raises OSError."""
-    # A full disk would kill the processes that write to a file in memory which is mapped to it.
+    # In memory: on a full disk, writing to a memory-mapped file kills the process.
     parent = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
     directory = Path(tempfile.mkdtemp(prefix=families.DIRECTORY_PREFIX, dir=parent))
     _remove_abandoned(directory.parent)
@@ -172,9 +172,9 @@ def _made_directory() -> tuple[Path, int]:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove what supervisors that were killed have left behind."""
+    """Remove the directories of supervisors that were killed."""
     for directory in parent.glob(f"{families.DIRECTORY_PREFIX}*"):
-        with suppress(OSError):  # another user's, or in use
+        with suppress(OSError):  # of another user, or in use
             if time.time() - directory.stat().st_mtime > _UNLOCKED_GRACE_SECONDS:
                 lock = _locked(directory)
                 shutil.rmtree(directory, ignore_errors=True)

@@ -1,8 +1,8 @@
-"""Ends connections to the broker whose answers do not come any more.
+"""Closes connections to the broker that no longer get answers.
 
-A link can die without a word to either end. kombu waits for its answer for ever, and with it the
-worker, while the lease, on a connection of its own, is renewed. A connection that is ended raises
-in kombu, and Celery connects again while the calls that run go on.
+A link can fail without either end noticing. kombu then waits for an answer for ever, and the worker
+takes no calls, while its lease is still renewed on another connection. Closing the connection makes
+kombu raise, and Celery connects again while running calls go on.
 """
 
 import select
@@ -27,9 +27,10 @@ _LAST_DATA_RECEIVED = struct.Struct("=52xI")  # tcpi_last_data_recv of struct tc
 class StalledConnections:
     """Watches kombu's Redis connections.
 
-    One is dead when a command on it has had no answer for `patience` seconds though the server
-    answered, in the later half of them, elsewhere: `confirmed_at` says when it was last asked
-    something that it answered. kombu's longest command, BRPOP, takes a second.
+    A connection is stalled if a command on it has had no answer for `patience` seconds, though the
+    server answered on another connection in the later half of that time. `confirmed_at` returns
+    when the last request that the server answered was sent. kombu's longest command, BRPOP, takes
+    a second.
     """
 
     def __init__(self, *, patience: float, confirmed_at: Callable[[], float]) -> None:
@@ -40,15 +41,15 @@ class StalledConnections:
         self._stopping = threading.Event()
 
     def start(self) -> None:
-        """Watch until `stop`, in a thread of its own."""
-        threading.Thread(target=self._watch, name="unanswered", daemon=True).start()
+        """Watch in a background thread until `stop`."""
+        threading.Thread(target=self._watch, name="stalled-connections", daemon=True).start()
 
     def stop(self) -> None:
-        """End the watch."""
+        """Stop watching."""
         self._stopping.set()
 
     def watched(self, connection_class: Any) -> Any:
-        """The class of redis-py connections, with a note of what was asked and not answered."""
+        """A subclass of a redis-py connection that notes when its open request was sent."""
         watch = self
 
         class Watched(connection_class):  # type: ignore[misc]
@@ -66,11 +67,11 @@ class StalledConnections:
                 except BaseException:
                     self.asked_at = None
                     raise
-                if self.asked_at is None:  # it had to connect first, and was answered that
+                if self.asked_at is None:  # connecting first has reset it
                     self.asked_at = time.monotonic()
 
             def read_response(self, *args: Any, **options: Any) -> Any:
-                if self.asked_at is None:  # a further answer to the same commands
+                if self.asked_at is None:  # a further answer to the same request
                     self.asked_at = time.monotonic()
                 try:
                     return super().read_response(*args, **options)
@@ -84,7 +85,7 @@ class StalledConnections:
         return Watched
 
     def look(self) -> int:
-        """End what is dead; how many there were."""
+        """Close stalled connections; return how many there were."""
         with self._lock:
             connections = list(self._connections)
         now, ended = time.monotonic(), 0
@@ -93,12 +94,12 @@ class StalledConnections:
             if asked_at is None or sock is None or now - asked_at < self._patience:
                 continue
             if self._confirmed_at() < asked_at + self._patience / 2:
-                continue  # the server may be away: then every connection waits
+                continue  # the server may be unavailable: then every connection waits
             if _has_answer(sock) or _received_within(sock, self._patience):
                 continue
-            log.error("connection_unanswered for %.1f s: ending it", now - asked_at)
+            log.error("connection_stalled for %.1f s: closing it", now - asked_at)
             with suppress(OSError):
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)  # TLS has nothing to say any more
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)  # without a closing handshake of TLS
             ended += 1
         return ended
 
@@ -108,17 +109,17 @@ class StalledConnections:
 
 
 def _has_answer(sock: socket.socket) -> bool:
-    """Whether something waits to be read: kombu leaves an answer there while it has no room."""
+    """Whether an answer can be read: kombu leaves it unread while it has no free slot."""
     try:
         poll = select.poll()
         poll.register(sock, select.POLLIN)
         return bool(poll.poll(0))
     except (OSError, ValueError):
-        return True  # closed meanwhile
+        return True  # closed in the meantime
 
 
 def _received_within(sock: socket.socket, seconds: float) -> bool:
-    """Whether a part of an answer has come: a large one over a slow link takes its time."""
+    """Whether part of an answer came recently: a large one over a slow link takes long."""
     if sys.platform != "linux" or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return False
     try:

@@ -1,9 +1,9 @@
-"""Keeps a worker running: starts it again when it ends, and puts another in its place when it must.
+"""Keeps a worker running: restarts it when it ends, and replaces it when it is of no more use.
 
-A worker that says nothing, frozen or hung, is ended. One that still turns but is of no use any
-more (worn out, or deaf to its queues) may hold calls that end well: a successor is started beside
-it, then it takes nothing new, and it exits when what it runs has ended. Nothing that the network
-does alone ends a worker; `toolpool.workers.supervision.stalled_connections` mends its connections.
+A worker that sends nothing, frozen or hung, is killed. One that still runs but takes no more calls
+(worn out, or not reading its queues) may have calls that end well: a successor is started beside
+it, then it takes no new calls, and it exits when its calls have ended. A network failure never ends
+a worker; `toolpool.workers.supervision.stalled_connections` closes its connections instead.
 """
 
 import contextlib
@@ -49,18 +49,18 @@ _LONGEST_PAUSE = 5.0
 _SETTLED_SECONDS = 60.0
 """A worker that exits sooner may be in a crash loop."""
 _CRASH_LOOP = 3
-"""So many of them in a row are reported."""
+"""How many short runs in a row are reported."""
 _STOP_MARGIN_SECONDS = 10.0
 """How much longer than its grace a worker may take to stop."""
-_LEAVING_AT_MOST = 2
-_UNTOLD_AT_MOST = 32
+_MAX_LEAVING = 2
+_MAX_UNREPORTED = 32
 MISCONFIGURED = 2
 
 
 class Backoff:
-    """How long to wait before a worker that ended starts again: longer in a crash loop.
+    """Computes how long to wait before a restart: longer in a crash loop.
 
-    `short_runs` workers in a row ended soon after they were started, stalled ones included.
+    `short_runs` is how many workers in a row ended soon after their start, or stalled.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Backoff:
         self.short_runs = 0
 
     def after(self, ran: float, *, has_stalled: bool) -> float:
-        """Seconds to wait, after a worker that ran for this many. A stall took pause enough."""
+        """Seconds to wait after a worker that ran for `ran` seconds; after a stall, the least."""
         self.short_runs = self.short_runs + 1 if ran <= _SETTLED_SECONDS else 0
         is_crash_loop = not has_stalled and ran <= _SETTLED_SECONDS
         self._pause = min(self._pause * 2, _LONGEST_PAUSE) if is_crash_loop else _FIRST_PAUSE
@@ -76,7 +76,7 @@ class Backoff:
 
 
 class _Worker:
-    """One worker process, tied to this one."""
+    """A worker process, which is killed if this one ends."""
 
     def __init__(
         self,
@@ -87,8 +87,8 @@ class _Worker:
     ) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{token_hex(4)}"
         self.link, theirs = Link.pair()
-        self.is_told = False
-        """To leave, now that it has a successor."""
+        self.is_leaving = False
+        """Whether it was told to leave, because it has a successor."""
         self.has_stalled = False
         self.started_at = time.monotonic()
         self.watch = WorkerHealth(
@@ -98,7 +98,7 @@ class _Worker:
             knows_depths=not settings.broker_url,
         )
         secrets = secrets_of(settings)
-        self._metrics, self._slot = metrics, metrics.begun()
+        self._metrics, self._slot = metrics, metrics.take_slot()
         with theirs, open(handed_over({**secrets, **variables}), "rb") as pipe:
             descriptors = [theirs.fileno(), pipe.fileno()]
             options = ["--boot", self.id, "--link", str(descriptors[0])]
@@ -114,15 +114,15 @@ class _Worker:
 
     def listen(self) -> None:
         for frame in self.link.received():
-            self.watch.heard(frame, time.monotonic())
+            self.watch.receive(frame, time.monotonic())
 
     @property
     def is_ready(self) -> bool:
         return self.watch.is_ready and not self.has_stalled
 
     def leave(self) -> None:
-        if not self.is_told:
-            self.is_told = True
+        if not self.is_leaving:
+            self.is_leaving = True
             self.link.send(Recycle())
 
     def kill(self) -> None:
@@ -130,7 +130,7 @@ class _Worker:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def ended(self) -> int | None:
-        """Its exit code, once it and all it started are gone."""
+        """Its exit code, or None while it runs. Kills what it started."""
         code = self.process.poll()
         if code is not None:
             self.kill()
@@ -140,10 +140,10 @@ class _Worker:
 
 
 class Supervisor:
-    """Runs `command`, to which options of a worker's own are added, until it is told to stop.
+    """Runs `command`, with further options for the worker, until it is told to stop.
 
-    `variables` are those that hold secrets of tools. The first TERM or INT drains the worker, the
-    second ends it.
+    `variables` hold the secrets of tools. The first TERM or INT drains the worker, the second kills
+    it.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Supervisor:
         self._stop_by = float("inf")
         self._current: _Worker | None = None
         self._leaving: list[_Worker] = []
-        """Those that have a successor: still to be told, or at their last calls."""
+        """Workers that have a successor: about to leave, or ending their last calls."""
         self._start_at = 0.0
         self._backoff = Backoff()
         self._booted_before = False
@@ -170,13 +170,13 @@ class Supervisor:
         self._metrics = Metrics(settings, self._health)
         self._server_answers = False
         self._reports: Reports | None = None
-        self._untold: deque[Down | Stalled] = deque(maxlen=_UNTOLD_AT_MOST)
-        """What became of workers, until another is there whose observers can be told."""
+        self._unreported: deque[Down | Stalled] = deque(maxlen=_MAX_UNREPORTED)
+        """Ends of workers that the observers of no other worker have been told yet."""
 
     def run(self) -> int:
-        """Blocks; the worker's exit code, or 0 after a drain that was asked for."""
+        """Block until stopped. Returns the worker's exit code, or 0 after a requested drain."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            # An interrupt that was ignored from the start stays so: it is for the job in front.
+            # An interrupt that was ignored at the start stays ignored: this is a background job.
             if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._stop)
         look_at = note_at = 0.0
@@ -192,7 +192,7 @@ class Supervisor:
                 code = self._collect()
                 if code is not None:
                     return code
-                self._ended.tell()
+                self._ended.report()
                 if time.monotonic() >= note_at:
                     self._note_health()
                     note_at = time.monotonic() + _LOOK_SECONDS
@@ -212,11 +212,11 @@ class Supervisor:
 
     def _start(self) -> None:
         self._current = _Worker(self._command, self._settings, self._metrics, self._variables)
-        if self._stopping.is_set():  # as it was started: the signal has not reached it
+        if self._stopping.is_set():  # the signal came during the start, and did not reach it
             self._current.process.terminate()
 
     def _listen(self) -> None:
-        """Wait a moment, or until a worker says something, and take note of it."""
+        """Wait a moment, or until a worker sends something, and read it."""
         workers = [*self._leaving, *([self._current] if self._current else [])]
         if not workers:
             self._stopping.wait(_WAIT_SECONDS)
@@ -226,15 +226,15 @@ class Supervisor:
             worker.listen()
 
     def _collect(self) -> int | None:
-        """See which workers have ended. A code, where there is no use in starting again."""
+        """Collect ended workers. Returns an exit code if a restart would be of no use."""
         for worker in list(self._leaving):
             code = worker.ended()
             if code is not None:
                 self._note_end(worker.id, code)
                 self._leaving.remove(worker)
-                log.warning("worker_left id=%s: it %s", worker.id, exit_status.described(code))
+                log.warning("worker_left id=%s: %s", worker.id, exit_status.described(code))
                 if code != 0:
-                    self._untold.append(Down(worker.id, exit_status.described(code)))
+                    self._unreported.append(Down(worker.id, exit_status.described(code)))
         if self._current is None or (code := self._current.ended()) is None:
             return None
         worker, self._current = self._current, None
@@ -249,9 +249,9 @@ class Supervisor:
         pause = self._backoff.after(ran, has_stalled=worker.has_stalled)
         self._start_at = time.monotonic() + pause
         if not worker.has_stalled:
-            self._untold.append(Down(worker.id, exit_status.described(code)))
+            self._unreported.append(Down(worker.id, exit_status.described(code)))
         log.error(
-            "worker_ended id=%s %s; starting it again in %.1f s",
+            "worker_ended id=%s: %s; restarting in %.1f s",
             worker.id, exit_status.described(code), pause,
         )  # fmt: skip
         if self._backoff.short_runs >= _CRASH_LOOP:
@@ -260,9 +260,9 @@ class Supervisor:
         return None
 
     def _report_crash_loop(self, worker: _Worker, how: str) -> None:
-        """Report to Sentry from the supervisor: no worker lives long enough to do it."""
+        """Log it, and report it to Sentry from here: no worker lives long enough to do it."""
         short_runs = self._backoff.short_runs
-        log.error("worker_crash_loop id=%s in_a_row=%d: it %s", worker.id, short_runs, how)
+        log.error("worker_crash_loop id=%s in_a_row=%d: the last %s", worker.id, short_runs, how)
         if not os.environ.get("SENTRY_DSN"):
             return
         try:
@@ -286,36 +286,36 @@ class Supervisor:
             log.error("crash_loop_not_reported: %s", error)
 
     def _note_end(self, worker: str, code: int) -> None:
-        if code != 0:  # else it has said so itself, and more
+        if code != 0:  # otherwise the worker itself has told dispatchers
             self._ended.note(worker)
 
     def _look(self, client: "redis.Redis") -> None:
-        """Judge every worker by what it said, and by what waits for it."""
+        """Judge every worker by what it sent, and by the messages that wait for it."""
         depths = self._depths(client)
         for worker in [*self._leaving, self._current]:
             if worker is None:
                 continue
-            worker.listen()  # to ask the server may have taken its time
-            verdict = worker.watch.look(depths, time.monotonic(), is_leaving=worker.is_told)
+            worker.listen()  # asking the server may have taken a while
+            verdict = worker.watch.look(depths, time.monotonic(), is_leaving=worker.is_leaving)
             if verdict is not None:
                 self._carry_out(worker, verdict)
         if self._current is not None and self._current.is_ready:
             self._booted_before = True
             for worker in self._leaving:
                 worker.leave()
-            while self._untold and self._current.link.send(self._untold[0]):
-                del self._untold[0]
+            while self._unreported and self._current.link.send(self._unreported[0]):
+                del self._unreported[0]
 
     def _carry_out(self, worker: _Worker, verdict: Verdict) -> None:
         if verdict.action is Action.END:
             log.error("worker_stalled id=%s: %s", worker.id, verdict.reason)
-            self._untold.append(Stalled(worker.id, verdict.reason))
+            self._unreported.append(Stalled(worker.id, verdict.reason))
             worker.has_stalled = True
             worker.kill()
             worker.process.wait()
-        elif worker is self._current and len(self._leaving) < _LEAVING_AT_MOST:
+        elif worker is self._current and len(self._leaving) < _MAX_LEAVING:
             log.error("worker_replaced id=%s: %s", worker.id, verdict.reason)
-            self._untold.append(Stalled(worker.id, verdict.reason))
+            self._unreported.append(Stalled(worker.id, verdict.reason))
             self._leaving.append(worker)
             self._start()
 
@@ -324,7 +324,7 @@ class Supervisor:
         fault = worker.watch.fault(time.monotonic()) if worker is not None else ""
         unready = ""
         if self._stopping.is_set():
-            unready = "it drains"
+            unready = "the worker drains"
         elif worker is None:
             fault = unready = "no worker process runs"
         elif not worker.is_ready:
@@ -332,15 +332,15 @@ class Supervisor:
         elif not self._server_answers:
             unready = "the server does not answer"
         elif not worker.watch.consumes:
-            unready = "it is not connected to the broker"
+            unready = "the worker is not connected to the broker"
         elif not worker.watch.is_leased:
-            unready = "its lease is not renewed: the server takes no writes"
+            unready = "the worker's lease is not renewed: the server takes no writes"
         self._health.note(fault=fault, unready=unready)
 
     def _depths(self, client: "redis.Redis") -> dict[str, int] | None:
-        """How many messages wait in the current worker's queues; None while nobody can say.
+        """How many messages wait in each of the current worker's queues; None if unknown.
 
-        Notes whether the server answers.
+        Also notes whether the server answers.
         """
         has_broker = bool(self._settings.broker_url)
         queues = [] if has_broker or self._current is None else list(self._current.watch.free)
@@ -357,7 +357,7 @@ class Supervisor:
         return None if has_broker or self._current is None else depths
 
     def _end_if_overdue(self) -> None:
-        """A stop that takes longer than its grace and a margin waits for something that hangs."""
+        """Kill workers that have not stopped within their grace and a margin: they hang."""
         if time.monotonic() <= self._stop_by:
             return
         for worker in [*self._leaving, self._current]:

@@ -1,8 +1,8 @@
-"""What a worker and its supervisor tell each other, over a pair of sockets that only they hold.
+"""The messages between a worker and its supervisor, over a private pair of sockets.
 
-The worker says about once a second that its loops turn, and what it has taken; the supervisor asks
-it to leave, and tells it what became of those before it. A frame that finds no room is dropped:
-another follows it soon.
+About once a second the worker sends that its loops turn, and how many messages it has consumed. The
+supervisor tells it to leave, and how earlier workers ended. A frame is dropped if the buffer is
+full: another follows soon.
 """
 
 import socket
@@ -34,22 +34,22 @@ class MainTurned(msgspec.Struct, tag="main", frozen=True):
 
 
 class Recycle(msgspec.Struct, tag="recycle", frozen=True):
-    """Take no more calls, let those end that still may, and exit: a successor is there."""
+    """Take no more calls, let running calls end, and exit: a successor has started."""
 
 
 class Hurry(msgspec.Struct, tag="hurry", frozen=True):
-    """The supervisor is to stop as well: what was told to recycle has its grace, no longer."""
+    """The supervisor stops too: a recycling worker now has only its drain time."""
 
 
 class Down(msgspec.Struct, tag="down", frozen=True):
-    """A worker that was here before ended by itself, or was killed by somebody else."""
+    """An earlier worker ended by itself, or was killed by another process."""
 
     worker: str
     reason: str
 
 
 class Stalled(msgspec.Struct, tag="stalled", frozen=True):
-    """A worker that was here before was found to be of no use."""
+    """An earlier worker was killed or replaced because it stalled."""
 
     worker: str
     reason: str
@@ -62,7 +62,7 @@ _decoder: msgspec.json.Decoder[Frame] = msgspec.json.Decoder(Frame)
 
 
 class Link:
-    """One end. Safe to send on from any thread; never blocks, never raises."""
+    """One end of the pair. `send` may be called from any thread, never blocks and never raises."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -70,31 +70,31 @@ class Link:
 
     @classmethod
     def pair(cls) -> tuple["Link", socket.socket]:
-        """Our end, and the one for a worker."""
-        # Datagrams: no frame is ever half written, whoever else writes at the same time.
+        """The supervisor's end, and the socket for a worker."""
+        # Datagrams: a frame is never half written, even if several threads write.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         return cls(ours), theirs
 
     @classmethod
     def inherited(cls, descriptor: int) -> "Link":
-        """The end that a supervisor handed over; nothing that is started from here gets it."""
+        """The end that a supervisor passed on; child processes do not inherit it."""
         end = socket.socket(fileno=descriptor)
         end.set_inheritable(False)
         return cls(end)
 
     def fileno(self) -> int:
-        """For `select`."""
+        """The descriptor, for `select`."""
         return self._socket.fileno()
 
     def send(self, frame: Frame) -> bool:
-        """Tell the other end; whether there was room for the frame."""
+        """Send a frame; return whether there was room for it."""
         with suppress(OSError):
             self._socket.send(_encode(frame), socket.MSG_DONTWAIT)
             return True
         return False
 
     def received(self) -> list[Frame]:
-        """What has come meanwhile."""
+        """The frames that have arrived since the last call."""
         frames: list[Frame] = []
         with suppress(OSError):
             while True:
@@ -104,7 +104,7 @@ class Link:
         return frames
 
     def follow(self, handle: Callable[[Frame], None]) -> None:
-        """Call `handle` with every frame that comes, in a thread of its own."""
+        """Call `handle` with every frame, in a background thread."""
 
         def read() -> None:
             with suppress(OSError):
@@ -115,5 +115,5 @@ class Link:
         threading.Thread(target=read, name="link", daemon=True).start()
 
     def close(self) -> None:
-        """Let go of this end."""
+        """Close this end."""
         self._socket.close()

@@ -1,8 +1,8 @@
-"""Sees a coroutine tool that blocks the event loop, names it, and in the end ends the worker.
+"""Detects a coroutine tool that blocks the event loop, names it, and finally ends the worker.
 
-A blocked loop stalls every other call of the worker, and no cancellation reaches it. Only the end
-of the process does; the supervisor starts another, and dispatchers recover the calls. The call that
-blocked it is answered first, so that it is not run again beside others.
+A blocked loop stalls every other call of the worker and cannot be cancelled. So the process is
+ended; the supervisor starts another, and dispatchers recover the calls. The call that blocked the
+loop is answered first, so that it is not run again beside others.
 """
 
 import asyncio
@@ -26,14 +26,15 @@ _LOOK_SECONDS = 0.25
 _FRAMES = 20
 _TURN_OF_A_LOOP = getattr(getattr(asyncio.BaseEventLoop, "_run_once", None), "__code__", None)
 BLOCKED = 75
-"""The exit code of a worker whose loop was blocked for too long."""
+"""The exit code of a worker whose event loop was blocked for too long."""
 
 
 class Watchdog:
-    """Watches one thread's event loop. `loop_lag` is in seconds; `limit` ends the process.
+    """Watches the event loop of one thread. Times are in seconds.
 
-    `end_call` gets the call that blocked the loop all the time, on the watchdog's thread, just
-    before the exit. It is not called if a task that the tool started blocks.
+    A lag (`loop_lag`) over `warn` is logged; over `limit` the process ends. Just before, `end_call`
+    gets the call that blocked the loop all the time, on the watchdog's thread. It is not called if
+    a task that the tool started blocks.
     """
 
     def __init__(
@@ -55,14 +56,14 @@ class Watchdog:
         self._stopping = threading.Event()
         self._warned = False
         self._blocking: ClaimedCalls | None = None
-        """The call that blocks the loop, as seen at every look since it was late first."""
+        """The call that was running at every check since the loop was first late."""
 
     def start(self) -> None:
-        """Watch until `stop`."""
+        """Watch in a background thread until `stop`."""
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def stop(self) -> None:
-        """End the watch."""
+        """Stop watching."""
         self._stopping.set()
 
     def _watch(self) -> None:
@@ -71,15 +72,15 @@ class Watchdog:
             if lag < self._warn or is_waiting(frame := self._frame()):
                 self._warned = False
                 continue
-            running = running_in(frame)
+            running = running_call(frame)
             if not self._warned:
                 self._warned, self._blocking = True, running
-                self._tell("loop_blocked", _blocked(frame, lag, is_fatal=False))
+                self._report("loop_blocked", _blocked(frame, lag, is_fatal=False))
                 continue
-            if running is not self._blocking:  # several calls in a row: none of them is to blame
+            if running is not self._blocking:  # several calls in turn: no single one is to blame
                 self._blocking = None
             if lag > self._limit:
-                self._tell("loop_blocked_too_long", _blocked(frame, lag, is_fatal=True))
+                self._report("loop_blocked_too_long", _blocked(frame, lag, is_fatal=True))
                 if self._blocking is not None:
                     self._end_call(self._blocking)
                 self._observers.close()
@@ -89,7 +90,7 @@ class Watchdog:
     def _frame(self) -> FrameType | None:
         return sys._current_frames().get(self._thread.ident or 0)
 
-    def _tell(self, what: str, blocked: Blocked) -> None:
+    def _report(self, what: str, blocked: Blocked) -> None:
         tool = blocked.tool or "unknown"
         level = logging.CRITICAL if blocked.is_fatal else logging.ERROR
         log.log(
@@ -109,17 +110,17 @@ def _blocked(frame: FrameType | None, lag: float, *, is_fatal: bool) -> Blocked:
 
 
 def is_waiting(frame: FrameType | None) -> bool:
-    """Whether the loop in this frame waits for events: it is late, but nothing blocks it.
+    """Whether the loop in this frame waits for events: it is late, but no code blocks it.
 
-    The machine is too busy, or has just gone on after it stood still.
+    The machine is overloaded, or was suspended.
     """
     if frame is not None and frame.f_code.co_name == "select":
         frame = frame.f_back
     return frame is not None and frame.f_code is _TURN_OF_A_LOOP
 
 
-def running_in(frame: FrameType | None) -> ClaimedCalls | None:
-    """The call whose run the frames of a loop's thread are inside of."""
+def running_call(frame: FrameType | None) -> ClaimedCalls | None:
+    """The call that runs in these frames of the event loop's thread."""
     while frame is not None:
         if frame.f_code is Executor._run.__code__:
             running = frame.f_locals["running"]
@@ -129,7 +130,7 @@ def running_in(frame: FrameType | None) -> ClaimedCalls | None:
 
 
 def tool_in(frame: FrameType | None) -> str | None:
-    """The tool that the frames of a loop's thread are inside of."""
+    """The name of the tool that runs in these frames of the event loop's thread."""
     while frame is not None:
         if frame.f_code is invoke_coroutine.__code__:
             return str(frame.f_locals["tool"].name)

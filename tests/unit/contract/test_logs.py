@@ -37,7 +37,7 @@ def root() -> Iterator[logging.Logger]:
     logging.getLogger("toolpool").setLevel(of_ours)
     threading.excepthook, sys.unraisablehook = hooks
     logging.captureWarnings(False)
-    logs._careful.with_texts = logs._foreign.with_texts = False
+    logs._own_lines.with_texts = logs._library_lines.with_texts = False
     logs._handler = None
 
 
@@ -189,7 +189,7 @@ def test_a_repeated_line_is_counted(
 def test_only_so_many_lines_are_remembered() -> None:
     for number in range(3_000):
         log.warning("line %s", str(number))
-    assert len(logs._careful.repeats.lines) <= 1_000
+    assert len(logs._own_lines.repeats.lines) <= 1_000
 
 
 def test_lines_of_a_library_are_one_line_each_and_counted_by_their_kind(
@@ -300,7 +300,7 @@ def test_a_log_line_from_a_finalizer_during_another_line_does_not_deadlock(
             return 1
 
     lines = written()
-    repeats = logs._careful.repeats
+    repeats = logs._own_lines.repeats
     thread = threading.Thread(target=repeats.before, args=(Key(),), daemon=True)
     thread.start()
     thread.join(5.0)
@@ -314,7 +314,7 @@ import logging.config
 from toolpool.contract import logs
 logs.configure(level="info", format="text", with_texts=False)
 logging.config.dictConfig({"version": 1})
-logs.keep_on()
+logs.restore()
 for number in range(300):
     logs.logger("test").info("line number=%d", number)
 """
@@ -377,7 +377,7 @@ def test_what_a_tools_module_configures_does_not_silence_our_lines(
     try:
         logging.config.dictConfig({"version": 1})
         logging.basicConfig(stream=theirs, force=True)
-        logs.keep_on()
+        logs.restore()
         log.warning("server_lost")
         logging.getLogger("asyncio").error("Exception in %s", f"<Handle f({SECRET!r})>")
     finally:

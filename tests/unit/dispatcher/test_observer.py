@@ -293,12 +293,12 @@ async def test_nothing_is_built_without_a_listener() -> None:
     observers = Observers()
     observers.add(Other())
     for moment in moments(Observer):
-        assert observers.hear(moment) is (moment == "looped")
+        assert observers.has_listeners(moment) is (moment == "looped")
     observers.call("ended", Never())
 
 
 def test_what_is_no_observer_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"derive its class from toolpool\.Observer"):
+    with pytest.raises(TypeError, match=r"derive it from toolpool\.Observer"):
         Dispatcher.in_memory(TOOLS, observers=[print])  # type: ignore[list-item]
 
 

@@ -127,7 +127,7 @@ def send_trace(reports: Reports, tool: str) -> None:
 
 
 def unreached(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [line for line in caplog.messages if "sentry_unreached" in line]
+    return [line for line in caplog.messages if "sentry_unreachable" in line]
 
 
 def test_reports_go_over_one_connection(server: Server) -> None:

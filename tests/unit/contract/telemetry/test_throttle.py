@@ -19,16 +19,16 @@ def test_so_many_of_each_go_through_and_the_rest_is_counted() -> None:
     flood = Throttle(of_each=3, in_all=100, clock=Clock())
     assert admitted(flood, "a", 10) == 3
     assert admitted(flood, "b", 2) == 2
-    assert flood.held_back("a") == 7
-    assert flood.held_back("a") == 0
-    assert flood.held_back("b") == 0
+    assert flood.suppressed("a") == 7
+    assert flood.suppressed("a") == 0
+    assert flood.suppressed("b") == 0
 
 
 def test_so_many_in_all_go_through() -> None:
     flood = Throttle(of_each=3, in_all=5, clock=Clock())
     assert sum(admitted(flood, key, 3) for key in "abcd") == 5
-    assert flood.all_held_back() == 7
-    assert flood.all_held_back() == 0
+    assert flood.all_suppressed() == 7
+    assert flood.all_suppressed() == 0
 
 
 def test_room_comes_back_over_a_minute() -> None:
@@ -52,4 +52,4 @@ def test_made_up_keys_take_no_memory_without_bound() -> None:
     for number in range(5_000):
         flood.admits(number)
     assert len(flood._keys) <= 1_000
-    assert len(flood._held_back) <= 1_000
+    assert len(flood._suppressed) <= 1_000

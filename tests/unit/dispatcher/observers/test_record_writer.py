@@ -96,12 +96,12 @@ def test_rows_that_came_together_are_written_a_thousand_at_a_time_at_most() -> N
 def test_how_many_rows_wait_is_told_with_those_that_came_together(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_writer, "_ROWS_AT_MOST", 4)
+    monkeypatch.setattr(record_writer, "_MAX_ROWS", 4)
     caplog.set_level(logging.WARNING)
     keeps = writer(Sink())
     add(keeps, [draft("a", b"1") for _ in range(7)])
     assert keeps.lost == 3
-    assert [line.partition(" and")[0] for line in caplog.messages] == [
+    assert [line.partition(", and")[0] for line in caplog.messages] == [
         "record_too_slow: 4 rows wait"
     ]
 
@@ -155,6 +155,6 @@ def test_rows_that_a_hanging_disk_was_given_are_counted_as_lost_at_the_end(
     wait_until(lambda: len(sink.at_once) == 1, "the first is written")
     add(keeps, [draft("a", b"%d" % number) for number in range(1_500)])
     keeps.close()
-    lost = [line for line in caplog.messages if "record_rows_lost_at_the_end" in line]
-    assert [line.partition(":")[0] for line in lost] == ["record_rows_lost_at_the_end count=1500"]
+    lost = [line for line in caplog.messages if "record_rows_lost_at_close" in line]
+    assert [line.partition(":")[0] for line in lost] == ["record_rows_lost_at_close count=1500"]
     sink.goes_on.set()

@@ -53,7 +53,7 @@ class Supervised:
         self._monkeypatch = monkeypatch
 
     def slot(self) -> str:
-        made = self.metrics.begun()
+        made = self.metrics.take_slot()
         assert made is not None
         self.slots.append(made)
         for name, directory in self.metrics.environment(made).items():
@@ -305,7 +305,7 @@ def test_what_killed_supervisors_left_behind_is_removed(
 def test_metrics_that_are_off_cost_nothing() -> None:
     metrics = supervised.Metrics(Settings(), Health(None))
     with metrics:
-        assert metrics.begun() is None
+        assert metrics.take_slot() is None
         assert metrics.environment(None) == {}
         metrics.ended(None, 0)
 
@@ -319,7 +319,7 @@ def test_a_missing_directory_is_logged_and_stops_nothing(
     monkeypatch.setattr(supervised.tempfile, "mkdtemp", none)
     fleet = Supervised(monkeypatch)
     with fleet.metrics:
-        assert fleet.metrics.begun() is None
+        assert fleet.metrics.take_slot() is None
         assert value(fleet.read(), "toolpool_build_info", version=VERSION) == 1
     assert "metrics_not_counted" in caplog.text and "not affected" in caplog.text
 
@@ -336,9 +336,9 @@ def test_a_worker_that_cannot_write_its_metrics_goes_on_without(
 
 def test_a_full_file_system_ends_no_second_process(fleet: Supervised) -> None:
     """A process that writes to a mapped file is killed by SIGBUS if there is no room for it."""
-    slot = fleet.metrics.begun()
+    slot = fleet.metrics.take_slot()
     fleet.metrics.ended(slot, -signal.SIGBUS)
-    assert fleet.metrics.begun() is None
+    assert fleet.metrics.take_slot() is None
 
 
 def test_the_supervisor_serves_every_family_while_it_runs(fleet: Supervised) -> None:

@@ -12,8 +12,8 @@ def watch(**options: bool) -> WorkerHealth:
 
 
 def turns(watching: WorkerHealth, now: float, *, free: int = 4, consumed: int = 7) -> None:
-    watching.heard(LoopTurned(consumed=consumed, free={QUEUE: free}), now)
-    watching.heard(MainTurned(), now)
+    watching.receive(LoopTurned(consumed=consumed, free={QUEUE: free}), now)
+    watching.receive(MainTurned(), now)
 
 
 def actions(
@@ -47,11 +47,11 @@ def test_also_while_the_server_does_not_answer() -> None:
 
 def test_a_blocked_event_loop_is_left_to_the_worker_that_can_name_the_tool() -> None:
     watching = watch()
-    watching.heard(LoopTurned(), 1.0)
+    watching.receive(LoopTurned(), 1.0)
     for second in range(1, 21):
-        watching.heard(MainTurned(), float(second))
+        watching.receive(MainTurned(), float(second))
         assert watching.look({}, float(second)) is None
-    watching.heard(MainTurned(), 22.0)
+    watching.receive(MainTurned(), 22.0)
     verdict = watching.look({}, 22.0)
     assert verdict is not None and verdict.action is Action.END
 
@@ -67,7 +67,7 @@ def test_a_main_thread_that_hangs_is_replaced_and_its_calls_go_on() -> None:
     watching = watch()
     turns(watching, 0.0)
     for second in range(1, 21):
-        watching.heard(LoopTurned(), float(second))
+        watching.receive(LoopTurned(), float(second))
         assert watching.look({}, float(second)) is None
     verdict = watching.look({}, 21.0)
     assert verdict is not None and verdict.action is Action.REPLACE
@@ -77,10 +77,10 @@ def test_but_not_while_the_server_it_may_wait_for_is_away() -> None:
     watching = watch()
     turns(watching, 0.0)
     for second in range(1, 100):
-        watching.heard(LoopTurned(), float(second))
+        watching.receive(LoopTurned(), float(second))
         assert watching.look(None, float(second)) is None
     for second in range(100, 109):
-        watching.heard(LoopTurned(), float(second))
+        watching.receive(LoopTurned(), float(second))
         assert watching.look({}, float(second)) is None
 
 
@@ -104,13 +104,13 @@ def test_full_slots_an_empty_queue_or_no_server_are_no_fault_of_the_worker() -> 
 def test_a_broker_that_is_not_our_server_cannot_be_looked_into() -> None:
     watching = watch(knows_depths=False)
     for second in range(200):  # and may have no loop that says anything
-        watching.heard(LoopTurned(free={QUEUE: 4}), float(second))
+        watching.receive(LoopTurned(free={QUEUE: 4}), float(second))
         assert watching.look(None, float(second)) is None
 
 
 def test_a_worn_out_worker_is_replaced_at_once() -> None:
     watching = watch()
-    watching.heard(LoopTurned(worn_out=True), 1.0)
+    watching.receive(LoopTurned(worn_out=True), 1.0)
     verdict = watching.look(None, 1.0)
     assert verdict is not None and verdict.action is Action.REPLACE
 
@@ -118,7 +118,7 @@ def test_a_worn_out_worker_is_replaced_at_once() -> None:
 def test_what_is_leaving_is_ended_only_when_it_is_frozen() -> None:
     watching = watch()
     for second in range(200):  # its main thread waits for its calls
-        watching.heard(LoopTurned(worn_out=True), float(second))
+        watching.receive(LoopTurned(worn_out=True), float(second))
         assert watching.look({QUEUE: 3}, float(second), is_leaving=True) is None
     assert watching.look({}, 209.0, is_leaving=True) is None
     verdict = watching.look({}, 210.0, is_leaving=True)
@@ -138,5 +138,5 @@ def test_a_worker_whose_broker_was_away_from_the_start_is_alive_for_probes() -> 
     """Its main loop has not said anything yet, and nothing says that it should have."""
     watching = watch(knows_depths=False)
     for second in range(200):
-        watching.heard(LoopTurned(free={QUEUE: 4}), float(second))
+        watching.receive(LoopTurned(free={QUEUE: 4}), float(second))
         assert watching.fault(float(second)) == ""
