@@ -93,7 +93,7 @@ def configure(
     sys.unraisablehook = _not_raised
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            # Prints of tools appear at once and in whole lines: with PYTHONUNBUFFERED a line and its
+            # Prints of tools appear at once, in whole lines: with PYTHONUNBUFFERED a line and its
             # line feed are written separately, and a log line may come between them.
             stream.reconfigure(line_buffering=True, write_through=False)
 

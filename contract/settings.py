@@ -21,14 +21,14 @@ from toolpool.contract.spec import RunIn
 log = logs.logger("settings")
 
 _PROTECTING = ("policy", "before_call", "after_result", "signing_key", "approval_webhook_secret")
-"""What would be missed if an empty variable were taken for an unset one."""
+"""Settings that protect something: an empty variable is an error, not an unset one."""
 _OTHER_VARIABLES = re.compile(
     "|".join(["TRACEBACK", "WORKER_DEPTH", "SECRET_.*", *(f"{n.upper()}_FILE" for n in IN_FILES)])
 )
 _KUBERNETES = re.compile(
     r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_.+)?)|PORT"
 )
-"""What Kubernetes puts into the environment for a service called `toolpool` or `toolpool-…`."""
+"""The variables that Kubernetes sets for a service named `toolpool` or `toolpool-…`."""
 
 _KIB = 1024
 _MIB = 1024 * 1024
@@ -42,19 +42,19 @@ _REMOVED = {
     "max_message": "a message may have twice TOOLPOOL_MAX_ARGUMENT_BYTES",
     "output_kept": "a whole output is kept for an hour",
     "outputs_per_session": "a session may keep 32 MiB of whole outputs",
-    "batch_loop": "how many calls one message has follows from the load",
-    "batch_thread": "how many calls one message has follows from the load",
-    "batch_process": "how many calls one message has follows from the load",
+    "batch_loop": "the number of calls in one message follows from the load",
+    "batch_thread": "the number of calls in one message follows from the load",
+    "batch_process": "the number of calls in one message follows from the load",
     "batch_bytes": "a message is full at 512 KiB of arguments",
     "feedback_names": "at most 10 tools are listed for an unknown name",
     "breaker_window": "failures of the last minute count",
     "loop_memory": "the last 32 failed calls of a session are remembered",
     "loop_kept": "failed calls of a session are remembered for an hour",
     "rejections_alert": "half of a tool's last 20 calls rejected raises an alert",
-    "record_value": "a value in the record is cut at 256 KiB",
-    "sentry_per_issue": "of one issue, a tenth of TOOLPOOL_SENTRY_PER_MINUTE is reported",
+    "record_value": "values in the record are truncated at 256 KiB",
+    "sentry_per_issue": "an issue has a tenth of TOOLPOOL_SENTRY_PER_MINUTE",
 }
-"""Settings that there are no more, with what holds instead."""
+"""Removed settings, with what applies instead."""
 
 _RENAMED = {
     "queue_wait": "queue_timeout",
@@ -85,7 +85,7 @@ _RENAMED = {
     "record_files": "record_backup_count",
     "record_total": "record_folder_bytes",
 }
-"""Settings by earlier names."""
+"""Renamed settings: the old name, then the new one."""
 
 
 class Settings(BaseSettings):
@@ -111,7 +111,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """What is given by name, then the environment, then files that the environment names."""
+        """Keyword arguments come first, then the environment, then files that it names."""
         return init_settings, env_settings, SettingFiles(settings_cls)
 
     redis_url: str | None = Field(
@@ -124,7 +124,7 @@ class Settings(BaseSettings):
         default=None, description="Comma-separated keys: the first signs, all verify."
     )
     key_prefix: str = Field(default="toolpool", description="Prefix of every Redis key and queue.")
-    tenant: str = Field(default="default", description="Whose calls these are.")
+    tenant: str = Field(default="default", description="The tenant of the calls.")
     tools: str = Field(default="", description="Comma-separated tools modules or files.")
     worker_observers: str = Field(
         default="", description="Comma-separated observers of workers, each `module:name`."
@@ -132,7 +132,7 @@ class Settings(BaseSettings):
 
     secrets: str = Field(
         default="",
-        description="What workers ask for the secrets of tools: `env`, `file:DIRECTORY` or "
+        description="The source of the secrets of tools: `env`, `file:DIRECTORY` or "
         "`module:callable`.",
     )
     secrets_user: str = Field(
@@ -140,51 +140,49 @@ class Settings(BaseSettings):
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="What workers and commands log at all."
+        default="info", description="Lowest level that workers and commands log."
     )
     log_format: Literal["text", "json"] = Field(
-        default="text", description="Whether a log line is for people, or a JSON object."
+        default="text", description="`text`, or `json` for a JSON object per line."
     )
     error_texts: bool = Field(
         default=False,
-        description="Whether logs and observers are told the text of what tools raised.",
+        description="Whether logs and observers get the messages of tools' exceptions.",
     )
 
     sentry_timeouts: bool = Field(
         default=False, description="Whether calls that timed out are warnings in Sentry."
     )
     sentry_per_minute: int = Field(
-        default=100, ge=1, description="Reports to Sentry in a minute; of one issue a tenth."
+        default=100, ge=1, description="Reports to Sentry per minute; a tenth of that per issue."
     )
     sentry_before_send: str = Field(
         default="",
-        description="Changes or drops what a worker sends to Sentry: `module:function`.",
+        description="Changes or drops events of workers for Sentry, as `module:function`.",
     )
     sentry_fingerprint: str = Field(
         default="",
-        description="Groups what a worker sends to Sentry: `module:function`.",
+        description="Groups events of workers in Sentry, as `module:function`.",
     )
 
     metrics_port: int | str = Field(
         default=0,
-        description="Where Prometheus reads metrics; 0 is off.",
+        description="Port that serves metrics for Prometheus; 0 is off.",
         union_mode="left_to_right",
     )
-    metrics_host: str = Field(
-        default="127.0.0.1", description="The address that metrics are read at."
-    )
+    metrics_host: str = Field(default="127.0.0.1", description="Address that serves metrics.")
 
     health_file: str | None = Field(
         default=None, description="File that a worker's supervisor touches while it is alive."
     )
 
     queue_timeout: float = Field(
-        default=30.0, gt=0, description="How long a call may wait to be started."
+        default=30.0, gt=0, description="How long a call may wait to start."
     )
     background_wait: float = Field(
         default=10.0,
         ge=0,
-        description="How long a background call is waited for before its handle.",
+        description="How long to wait for a background call before its handle is returned.",
     )
     background_result_ttl: float = Field(
         default=86_400.0, gt=0, description="How long results of background calls are kept."
@@ -193,38 +191,39 @@ class Settings(BaseSettings):
     dedup_ttl: float = Field(
         default=86_400.0,
         gt=0,
-        description="How long a call that may not run twice is remembered after it was claimed.",
+        description="How long a claimed call that may not run twice is remembered.",
     )
     turn_ttl: float = Field(
         default=3600.0,
         ge=0,
-        description="How long it is noted in which turn calls were dispatched, so that a history "
-        "can be resumed; 0 notes nothing.",
+        description="How long the turns of calls are remembered, to resume a history; 0 is off.",
     )
     worker_return_timeout: float = Field(
         default=10.0,
         ge=0,
-        description="How long a call that may not run twice waits for a lost worker to return; in "
-        "the background six times as long.",
+        description="How long a call that may not run twice waits for a lost worker to return; "
+        "background calls wait six times as long.",
     )
     connect_timeout: float = Field(default=5.0, gt=0, description="How long to wait for Redis.")
     catalog_timeout: float = Field(
-        default=10.0, ge=0, description="How long to wait for a first tool."
+        default=10.0, ge=0, description="How long to wait for the first tool."
     )
     unserved_after: float = Field(
         default=60.0,
         ge=0,
-        description="A tool that no living worker of its queue has for so long is not offered.",
+        description="How long a tool is offered that no live worker of its queue has.",
     )
-    lease_ttl: float = Field(default=8.0, gt=0, description="When an unrenewed lease is gone.")
+    lease_ttl: float = Field(
+        default=8.0, gt=0, description="When a lease that is not renewed expires."
+    )
     worker_stall_timeout: float = Field(
-        default=10.0, gt=0, description="When a worker that says nothing is ended."
+        default=10.0, gt=0, description="When a silent worker is killed."
     )
     event_loop_timeout: float = Field(
         default=10.0, gt=0, description="When a blocked event loop ends the worker."
     )
     drain_timeout: float = Field(
-        default=10.0, ge=0, description="How long a stopping worker lets calls run."
+        default=10.0, ge=0, description="How long running calls may take when a worker stops."
     )
 
     max_argument_bytes: int = Field(default=_MIB, gt=0, description="Size of one call's arguments.")
@@ -232,7 +231,9 @@ class Settings(BaseSettings):
         default=32_768, ge=1, description="Characters of one page of an output."
     )
     max_result_bytes: int = Field(
-        default=8 * _MIB, gt=0, description="Output of one call that is taken at all."
+        default=8 * _MIB,
+        gt=0,
+        description="Size of the largest output of one call that is accepted.",
     )
     slots_loop: int = Field(default=256, ge=1, description="Coroutine tools running at once.")
     slots_thread: int = Field(default=16, ge=1, description="Thread tools running at once.")
@@ -245,34 +246,36 @@ class Settings(BaseSettings):
 
     order: Literal["effects", "strict"] = Field(
         default="effects",
-        description="`strict`: a write among a turn's calls makes them all wait in line.",
+        description="`strict`: with a write among a turn's calls, they run one after another.",
     )
     calls_per_turn: int = Field(
-        default=64, ge=1, description="Calls taken from one model response."
+        default=64, ge=1, description="Calls accepted from one model response."
     )
     in_flight_per_session: int = Field(
         default=64, ge=1, description="Calls of a session on the queue."
     )
     waiting_per_session: int = Field(
-        default=10_000, ge=1, description="Calls of a session waiting."
+        default=10_000, ge=1, description="Calls of a session that wait."
     )
-    waiting_per_dispatcher: int = Field(default=20_000, ge=1, description="Calls waiting in all.")
+    waiting_per_dispatcher: int = Field(
+        default=20_000, ge=1, description="Calls of all sessions that wait."
+    )
 
     session_rate: str | None = Field(
-        default=None, description="How often calls of one session are started, as `60/min`."
+        default=None, description="Rate limit for calls of one session, such as `60/min`."
     )
     tenant_rate: str | None = Field(
-        default=None, description="How often calls of this tenant are started, as `1000/min`."
+        default=None, description="Rate limit for calls of this tenant, such as `1000/min`."
     )
     rate_limit_action: Literal["wait", "refuse"] = Field(
-        default="wait", description="Whether a call over a rate limit waits, or is refused."
+        default="wait", description="Whether a call over a rate limit waits or is refused."
     )
 
     circuit_failure_rate: float = Field(
         default=0.9, gt=0, le=1, description="Share of failures at which a tool's circuit opens."
     )
     circuit_minimum_calls: int = Field(
-        default=50, ge=1, description="Calls of a tool it takes to judge it."
+        default=50, ge=1, description="Calls of a tool before its circuit can open."
     )
     circuit_reset_timeout: float = Field(
         default=30.0, gt=0, description="How long an open circuit stays open."
@@ -285,43 +288,43 @@ class Settings(BaseSettings):
         default=0.2, gt=0, description="First pause before a retry by the pool."
     )
 
-    feedback_errors: int = Field(default=5, ge=1, description="Errors named in one rejection.")
+    feedback_errors: int = Field(default=5, ge=1, description="Errors listed in one rejection.")
     feedback_characters: int = Field(
-        default=240, ge=80, description="Characters of a rejection of what is nearly right."
+        default=240, ge=80, description="Characters of a rejection of nearly correct arguments."
     )
     feedback_shape_characters: int = Field(
         default=1_500, ge=80, description="Characters of a rejection that needs a shape."
     )
     feedback_style: Literal["default", "numbered", "pointer", "brief"] = Field(
-        default="default", description="How a rejection is laid out."
+        default="default", description="Layout of a rejection."
     )
     mask_errors: bool = Field(
         default=False,
-        description="Whether the model is told of what a tool raised only its class and an id.",
+        description="Whether the model gets only the class and an id of a tool's exception.",
     )
     failure_loop_threshold: int = Field(
         default=3,
         ge=0,
-        description="Failures of one call in a session before it is a loop; 0 is off.",
+        description="How often one call may fail in a session before it is a loop; 0 is off.",
     )
     failure_loop_action: Literal["refuse", "warn"] = Field(
-        default="refuse", description="Whether a loop is refused, or only reported."
+        default="refuse", description="Whether a call in a loop is refused or only reported."
     )
     hook_timeout: float = Field(
-        default=5.0, gt=0, description="How long a hook, or what is asked for secrets, may take."
+        default=5.0, gt=0, description="How long a hook or the source of secrets may take."
     )
     hook_failure: Literal["deny", "allow"] = Field(
-        default="deny", description="What becomes of a call whose policy fails."
+        default="deny", description="Whether a call is denied or allowed if its policy fails."
     )
     policy: str | None = Field(default=None, description="File of rules about calls.")
     policy_required: bool = Field(
-        default=False, description="Whether only calls that a policy judged may run."
+        default=False, description="Whether workers run only calls that a policy has judged."
     )
     before_call: str | None = Field(
         default=None, description="Hook that decides about calls, as `module:function`."
     )
     after_result: str | None = Field(
-        default=None, description="Hook that results pass, as `module:function`."
+        default=None, description="Hook that may change results, as `module:function`."
     )
     approval_expires: float = Field(
         default=86_400.0,
@@ -330,15 +333,17 @@ class Settings(BaseSettings):
         description="How long a person may take to approve a call.",
     )
     approval_webhook: str | None = Field(
-        default=None, description="Where it is posted that a call waits for approval."
+        default=None, description="URL that is notified when a call waits for approval."
     )
     approval_webhook_secret: SecretStr | None = Field(
-        default=None, description="Signs what is posted there."
+        default=None, description="Secret that signs requests to the approval webhook."
     )
     repair: bool = Field(
-        default=True, description="Whether arguments are put right where it is certain."
+        default=True, description="Whether arguments are repaired if only one repair is possible."
     )
-    locale: str = Field(default="en", description="Language of what the model reads: `en` or `zh`.")
+    locale: str = Field(
+        default="en", description="Language of messages to the model: `en` or `zh`."
+    )
 
     workspace: Path = Field(
         default=Path("."), description="Root that the file tools are confined to."
@@ -349,7 +354,8 @@ class Settings(BaseSettings):
     )
 
     events: bool = Field(
-        default=False, description="Whether events are published for every process to follow."
+        default=False,
+        description="Whether events are published, so that every process can follow them.",
     )
     events_maxlen: int = Field(
         default=100_000, ge=1_000, description="How many published events are kept."
@@ -358,23 +364,23 @@ class Settings(BaseSettings):
         default=None, description="Session record: a folder, or a file that ends in .jsonl."
     )
     record_sync: Literal["flush", "fsync"] = Field(
-        default="flush", description="`fsync`: rows outlive a power cut, not only a crash."
+        default="flush", description="`fsync`: rows survive a power failure, not only a crash."
     )
     record_file_bytes: int = Field(
-        default=64 * _MIB, ge=0, description="Size at which a file of the record is put away."
+        default=64 * _MIB, ge=0, description="Size at which a file of the record is rotated."
     )
     record_backup_count: int = Field(
-        default=5, ge=1, description="Files put away that are kept, of each file of the record."
+        default=5, ge=1, description="Rotated files that are kept for each file of the record."
     )
     record_ttl: float = Field(
         default=2_592_000.0,
         ge=0,
-        description="How long files of a record's folder are kept after their last row.",
+        description="How long files in the record's folder are kept after their last row.",
     )
     record_folder_bytes: int = Field(
         default=10 * 1024 * _MIB,
         ge=0,
-        description="Size of a record's folder.",
+        description="Size at which the oldest files in the record's folder are removed.",
     )
 
     @field_validator("metrics_host")
@@ -385,7 +391,7 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _are_known(cls, values: Any) -> Any:
-        """Refuse unknown names. Keep empty variables that protect, so that they are refused too."""
+        """Reject unknown names. Pass on empty variables that protect, so that they are rejected."""
         for name in values.keys() - cls.model_fields.keys():
             near = _nearest(name)
             hint = f"; did you mean {near}?" if near else ""
@@ -415,7 +421,7 @@ class Settings(BaseSettings):
         if value == "":
             raise PydanticCustomError(
                 "empty",
-                "it is set to nothing, which would protect nothing: give it a value, or unset it",
+                "it is empty, which would protect nothing: give it a value, or unset it",
             )
         return value
 
@@ -425,8 +431,8 @@ class Settings(BaseSettings):
         if not is_prefix(prefix):
             raise PydanticCustomError(
                 "prefix",
-                "it stands in the names of keys and queues, so it has 1 to 64 letters, digits and "
-                "the signs _ . - and :",
+                "it is part of the names of keys and queues: use 1 to 64 letters, digits and the "
+                "characters _ . - and :",
             )
         return prefix
 
@@ -444,17 +450,17 @@ class Settings(BaseSettings):
     def lease_interval(self) -> float:
         """The seconds between two renewals of a worker's lease.
 
-        A worker starts nothing once its lease is old; one late renewal must not make it so.
+        A worker without a fresh lease starts no calls; one late renewal must not cause that.
         """
         return self.lease_ttl / 4
 
     @property
     def max_message_bytes(self) -> int:
-        """The size of one message. Its arguments are within it, quoted."""
+        """The size limit of one message, which holds its arguments as quoted JSON."""
         return 2 * self.max_argument_bytes
 
     def slots(self, run_in: RunIn) -> int:
-        """How many calls of this kind a worker runs at once."""
+        """How many calls with this `run_in` a worker runs at once."""
         return {
             RunIn.LOOP: self.slots_loop,
             RunIn.THREAD: self.slots_thread,
@@ -468,9 +474,9 @@ def _nearest(name: str) -> str | None:
 
 
 def mistyped_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The `TOOLPOOL_*` variables that are no setting, each with the one that was probably meant.
+    """The `TOOLPOOL_*` variables that are not settings, with the setting probably meant.
 
-    Those that resemble no setting are left out, and those that Kubernetes sets for its services.
+    Variables that resemble no setting are left out, as are those that Kubernetes sets.
     """
     found = {}
     for variable, value in environ.items():
@@ -487,6 +493,6 @@ def mistyped_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 @cache
 def warn_of_mistyped_variables() -> None:
-    """Log each of them, once a process."""
+    """Log each mistyped variable, once per process."""
     for variable, near in mistyped_variables(os.environ).items():
         log.warning("setting_unknown name=%s: did you mean %s?", variable, near)

@@ -143,7 +143,7 @@ def test_an_empty_variable_that_would_protect_is_refused(
 ) -> None:
     """Else calls would run without the rules that somebody believes in."""
     monkeypatch.setenv(f"TOOLPOOL_{name}", "")
-    with pytest.raises(Misconfigured, match=f"TOOLPOOL_{name} is wrong: it is set to nothing"):
+    with pytest.raises(Misconfigured, match=f"TOOLPOOL_{name} is wrong: it is empty"):
         load_settings()
     monkeypatch.setenv(f"TOOLPOOL_{name}", "given")
     assert getattr(load_settings(), name.lower())
@@ -183,7 +183,7 @@ def test_an_empty_variable_in_lower_case_that_would_protect_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("toolpool_policy", "")
-    with pytest.raises(ValidationError, match="set to nothing"):
+    with pytest.raises(ValidationError, match="it is empty"):
         Settings()
     monkeypatch.setenv("TOOLPOOL_POLICY", "rules.toml")
     assert Settings().policy is not None

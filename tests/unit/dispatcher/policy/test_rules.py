@@ -397,7 +397,7 @@ def test_a_dispatcher_does_not_start_with_an_empty_file(tmp_path: Path) -> None:
 
 def test_a_policy_set_to_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLPOOL_POLICY", "")
-    with pytest.raises(ValueError, match="it is set to nothing"):
+    with pytest.raises(ValueError, match="it is empty"):
         Settings()
 
 
