@@ -49,18 +49,18 @@ BUILD = Family(
 LAG = Family(
     "toolpool_event_loop_lag_seconds",
     Kind.HISTOGRAM,
-    "Seconds by which the event loop came too late to what was due, seen four times a second.",
+    "Seconds by which the event loop was late, measured four times a second.",
     buckets=LAG_SECONDS,
 )
 STALL = Family(
     "toolpool_event_loop_stall_seconds",
     Kind.SINCE,
-    "Seconds for which the event loop has not turned, as of now.",
+    "Seconds for which the event loop has not turned, when it is read.",
 )
 DROPPED = Family(
     "toolpool_observer_drops_total",
     Kind.COUNTER,
-    "Moments that observers on threads of their own were too slow for.",
+    "Notifications that were dropped because an observer was too slow.",
 )
 
 

@@ -7,19 +7,19 @@ _CALLS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 ENDED = Family(
     "toolpool_calls_total",
     Kind.COUNTER,
-    "Calls that have their result, each counted by one dispatcher; ok where it went well.",
+    "Calls that have their result, each counted by one dispatcher; ok for a success.",
     ("tool", "error_type", "code"),
 )
 FAILED_VALIDATION = Family(
     "toolpool_validation_failures_total",
     Kind.COUNTER,
-    "Rejected calls by what was wrong; one with several kinds of faults counts under each.",
+    "Rejected calls by kind of error; a call with several kinds counts under each.",
     ("tool", "keyword"),
 )
 FIRST_TRIES = Family(
     "toolpool_first_tries_total",
     Kind.COUNTER,
-    "Calls that do not mend a rejected one, and whether their arguments were valid.",
+    "Calls that do not correct a rejected one, and whether their arguments were valid.",
     ("tool", "verdict"),
 )
 CALL_SECONDS = Family(
@@ -32,7 +32,7 @@ CALL_SECONDS = Family(
 EXECUTED_UNKNOWN = Family(
     "toolpool_executed_unknown_total",
     Kind.COUNTER,
-    "Calls of which nobody can say whether they ran to their end.",
+    "Calls for which it is unknown whether they ran to their end.",
     ("tool",),
 )
 LOST = Family(
@@ -51,13 +51,13 @@ REDISPATCHED = Family(
 RETRIED = Family(
     "toolpool_retries_total",
     Kind.COUNTER,
-    "Times that the pool runs a call again which failed, because its tool asks for it.",
+    "Retries of failed calls by the pool, because their tool allows it.",
     ("tool",),
 )
 SHARED = Family(
     "toolpool_shared_calls_total",
     Kind.COUNTER,
-    "Calls answered with an equal call's run: joined while it went on, or cached.",
+    "Calls answered from the run of an equal call: joined while it ran, or cached.",
     ("tool", "how"),
 )
 HOOK_FAILED = Family(
@@ -69,26 +69,26 @@ HOOK_FAILED = Family(
 LATE = Family(
     "toolpool_late_results_total",
     Kind.COUNTER,
-    "Outcomes that came for calls which had been answered before.",
+    "Outcomes that came after their calls had been answered.",
 )
 BATCH = Family(
     "toolpool_batch_calls", Kind.HISTOGRAM, "Calls in one message to a queue.", buckets=_CALLS
 )
 WAITING = Family(
-    "toolpool_waiting_calls", Kind.SUM, "Accepted calls that a worker is still to start."
+    "toolpool_waiting_calls", Kind.SUM, "Accepted calls that no worker has started yet."
 )
 IN_FLIGHT = Family("toolpool_in_flight_calls", Kind.SUM, "Accepted calls without a result.")
 OLDEST = Family(
     "toolpool_oldest_waiting_call_age_seconds",
     Kind.MOST,
-    "Age of the oldest call that no worker has started, unless its own tool's or session's limit "
-    "holds it back; 0 if there is none.",
+    "Age of the oldest call that no worker has started; 0 without such calls. Calls that wait for "
+    "a limit of their own tool or session do not count.",
 )
 APPROVALS = Family("toolpool_waiting_approvals", Kind.SUM, "Calls that wait for a person.")
 OLDEST_APPROVAL = Family(
     "toolpool_oldest_waiting_approval_age_seconds",
     Kind.MOST,
-    "Age of the oldest call that waits for a person; 0 if there is none.",
+    "Age of the oldest call that waits for a person; 0 without such calls.",
 )
 WORKERS = Family(
     "toolpool_workers_alive", Kind.MOST, "Workers whose leases this dispatcher sees renewed."

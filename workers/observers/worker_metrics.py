@@ -5,13 +5,13 @@ from toolpool.contract.telemetry.families import BUILD, DROPPED, LAG, SECONDS, S
 RAN = Family(
     "toolpool_runs_total",
     Kind.COUNTER,
-    "Calls that a worker answered, each attempt by itself; ok where it went well.",
+    "Calls that a worker answered, each attempt separately; ok for a success.",
     ("tool", "error_type", "code", "cause"),
 )
 RUN_SECONDS = Family(
     "toolpool_run_duration_seconds",
     Kind.HISTOGRAM,
-    "Seconds for which a tool ran, from when its call was given to what runs it.",
+    "Seconds for which a tool ran, from when its call was passed to a task, thread or process.",
     ("tool",),
     SECONDS,
 )
@@ -22,9 +22,13 @@ QUEUE_WAIT = Family(
     ("queue",),
     SECONDS,
 )
-RUNNING = Family("toolpool_running_calls", Kind.SUM, "Calls that run, or are claimed to.")
+RUNNING = Family(
+    "toolpool_running_calls", Kind.SUM, "Calls that run, or are claimed and about to run."
+)
 STUCK = Family(
-    "toolpool_stuck_slots", Kind.SUM, "Slots held by calls that do not end, though told to."
+    "toolpool_stuck_slots",
+    Kind.SUM,
+    "Slots held by calls that do not end although they were told to.",
 )
 RELEASED = Family(
     "toolpool_released_calls_total",
@@ -35,7 +39,7 @@ RELEASED = Family(
 REFUSED = Family(
     "toolpool_refused_messages_total",
     Kind.COUNTER,
-    "Messages that were dropped: not ours, not whole, or too late.",
+    "Messages that were dropped: not from this deployment, malformed, or too late.",
     ("reason",),
 )
 BLOCKED = Family(
@@ -50,7 +54,7 @@ PROCESSES = Family(
 FAILURES = Family(
     "toolpool_worker_process_failures_total",
     Kind.COUNTER,
-    "Worker processes that ended by themselves, were killed, or had to be.",
+    "Worker processes that ended by themselves or were killed.",
 )
 
 FAMILIES = (

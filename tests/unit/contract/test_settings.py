@@ -308,7 +308,9 @@ def test_an_unfit_server_is_named_with_its_remedy(
 @pytest.mark.parametrize("prefix", ["a b", "", "a*", "a\n", "ü", "x" * 65, "a{b}"])
 def test_a_prefix_that_would_break_names_is_refused(prefix: str) -> None:
     """With a space in it replies never came."""
-    with pytest.raises(pydantic.ValidationError, match="1 to 64 letters, digits and the characters"):
+    with pytest.raises(
+        pydantic.ValidationError, match="1 to 64 letters, digits and the characters"
+    ):
         Settings(key_prefix=prefix)
 
 
