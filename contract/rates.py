@@ -44,7 +44,7 @@ class Rate(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The length of the window in seconds; 0 if there is none."""
+        """The length of the window in seconds; 0 without a window."""
         return _SECONDS.get(self.unit, 0.0)
 
     def __str__(self) -> str:

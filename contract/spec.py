@@ -121,7 +121,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limit(self) -> tuple[Rate, RatePer] | None:
-        """The rate limit and its scope; None if there is none.
+        """The rate limit and its scope; None without a rate limit.
 
         Raises ValueError for a rate or scope that this version does not know.
         """

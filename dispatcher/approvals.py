@@ -35,7 +35,7 @@ _EXPIRED = "expired: the call was answered, and is not run"
 
 
 class Approvals:
-    """The approvals of one tenant, whichever dispatcher waits for them.
+    """The approvals of one tenant, of all dispatchers.
 
     Every method raises `ServerUnavailable` if Redis does not answer.
     """

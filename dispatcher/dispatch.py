@@ -425,7 +425,7 @@ class Dispatcher:
     async def task_list(self, *, session: str | None = None) -> list[dict[str, Any]]:
         """A session's background calls: handle, tool, state, seconds since the start.
 
-        Without a session, those that this dispatcher handed out, the last thousand at most.
+        Without a session: the last thousand calls whose handles this dispatcher returned.
         Raises `ServerUnavailable` if Redis does not answer.
         """
         self._require(session)

@@ -142,7 +142,7 @@ class Resume:
             self._sending = self._in_background(self._send())
 
     async def _send(self) -> None:
-        """Write notes; those that arrive during one write go with the next."""
+        """Write notes; notes that arrive during one write are written with the next."""
         try:
             while self._notes or self._holes:
                 await self._write(self._transport.server_time())

@@ -48,7 +48,7 @@ def require_name(what: str, value: Any) -> None:
     if not isinstance(value, str):
         raise ValueError(f"{what} must be a string, not {type(value).__name__}")
     if not value:
-        raise ValueError(f"{what} must not be empty: omit it if there is none")
+        raise ValueError(f"{what} must not be empty: give a value or omit it")
     if len(value) > LONGEST_NAME:
         raise ValueError(
             f"{what} has {len(value)} characters, at most {LONGEST_NAME} are taken: use an id"

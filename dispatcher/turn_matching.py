@@ -51,7 +51,7 @@ class Notes:
         return name in self._by_name
 
     def stop_of_equals(self, said: Said, history: Sequence[Said]) -> str | None:
-        """Why the calls of a response were not all run, whichever equal response it is.
+        """Why the calls of a response were not all run, the same for all equal responses.
 
         None if some were, or if the history has an equal response without a note.
         """

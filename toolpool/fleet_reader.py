@@ -190,7 +190,7 @@ def read_fleet(settings: Settings) -> Fleet:
 
 
 def text_of(raw: bytes | None) -> str:
-    """An unsigned text; empty if there is none."""
+    """An unsigned text; empty if the key does not exist."""
     return (raw or b"").decode(errors="replace")
 
 

@@ -70,7 +70,7 @@ class Dispatcher(ConnectedDispatcher):
         """A dispatcher and worker inside this process, without a server: for tests.
 
         Messages are encoded, signed and decoded as on the wire. Child-process tools run in threads.
-        `secrets` provides those that tools declare, in place of the settings: a function of
+        `secrets` provides the secrets of tools in place of the settings: a function of
         `tenant`, `user` and `name`, plain or a coroutine.
         """
         return InMemoryDispatcher(

@@ -42,7 +42,7 @@ class Echo:
 
 
 class _Followed:
-    """One file, as far as it was shown."""
+    """An output file, and how much of it was shown."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

@@ -95,7 +95,7 @@ class ToolContext:
     key: it is the same in every attempt, in retries by the pool and if the call is asked again; no
     other call has it. In a context created by hand it is random.
 
-    `secrets` are those that the tool declares, by name; see `secret`.
+    `secrets` are the secrets that the tool declares, by name; see `secret`.
     """
 
     call_id: str

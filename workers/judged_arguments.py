@@ -86,8 +86,8 @@ def _differences(
 ) -> Iterator[tuple[Problem, bool]]:
     """Where typed values differ from judged ones, and whether the judged value is missing there.
 
-    If all arguments were judged, `encoded` are those that may have been decoded, and values that
-    were not sent are not compared.
+    If all arguments were judged, `encoded` names arguments that may have been decoded, and values
+    that were not sent are not compared.
     """
     typed = _unwrapped(typed)
     try:

@@ -150,7 +150,7 @@ class Signature:
     ) -> dict[str, Any]:
         """Keyword arguments for the function, typed and defaulted.
 
-        `context` fills the parameters of that type; it may be None if there are none.
+        `context` fills the parameters of its type; None if the function has no such parameter.
 
         Raises `ArgumentsRefused` if the types reject the values, `SwitchedOff` if one of `switches`
         denies the typed values, and `ReadOtherwise` if they differ from what a policy judged.

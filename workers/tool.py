@@ -150,11 +150,11 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     or are refused (TOOLPOOL_RATE_LIMIT_ACTION). `concurrency` limits the calls that run at once:
     per dispatcher, or with `concurrency_scope` in the whole fleet.
 
-    `secrets` names those that the tool reads from its `ToolContext`, for the call's user. They are
-    resolved before the tool begins; a call that lacks one is answered without being run.
+    `secrets` names secrets that the tool reads from its `ToolContext`, for the call's user. They
+    are resolved before the tool begins; a call that lacks one is answered without being run.
 
     `input="text"` is for a function with one text parameter: providers with custom tools (OpenAI)
-    let the model write it as free text instead of JSON, constrained by a `grammar` if there is one,
+    let the model write it as free text instead of JSON, optionally constrained by a `grammar`,
     `("lark", …)` or `("regex", …)`; others are offered a tool with one argument.
 
     A result that breaks `output_schema`, by default that of the return annotation, is

@@ -101,7 +101,7 @@ def _required(node: Any, root: dict[str, Any]) -> Iterator[Any]:
 
 
 def _reached(nodes: list[Any], root: dict[str, Any]) -> list[Any]:
-    """The subschemas of these, with those that they refer to."""
+    """These schemas, with all subschemas and the targets of their references."""
     seen: set[int] = set()
     reached: list[Any] = []
     left = list(nodes)

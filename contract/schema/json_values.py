@@ -36,7 +36,7 @@ def printable(text: str) -> str:
 
 
 def at_path(value: Any, path: Sequence[str | int]) -> Any:
-    """The value at a path; None if there is none."""
+    """The value at a path; None if the path does not exist."""
     for step in path:
         try:
             value = value[step]

@@ -26,14 +26,14 @@ def resolve(schema: Any, root: dict[str, Any]) -> Any:
 
 
 def referred(reference: str, root: dict[str, Any]) -> Any:
-    """The target of a local reference such as `#/$defs/a`; None if there is none."""
+    """The target of a local reference such as `#/$defs/a`; None if it does not exist."""
     if reference == "#":
         return root
     return at_pointer(root, reference[1:]) if reference.startswith("#/") else None
 
 
 def at_pointer(root: Any, pointer: str) -> Any:
-    """The value at a JSON pointer (RFC 6901, without `#`); None if there is none."""
+    """The value at a JSON pointer (RFC 6901, without `#`); None if it does not exist."""
     node = root
     for step in pointer.split("/")[1:]:
         step = step.replace("~1", "/").replace("~0", "~")

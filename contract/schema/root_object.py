@@ -33,7 +33,7 @@ def _takes_objects(node: Any, root: Any, depth: int) -> bool:
 
 
 def fields_of(schema: Any) -> tuple[set[str], set[str]]:
-    """The fields that a schema names, and those that it always requires."""
+    """The fields that a schema names, and the fields that it always requires."""
     meant = plain(schema) if isinstance(schema, dict) else schema
     return _fields_of(meant, meant, _DEEPEST)
 

@@ -337,7 +337,7 @@ class Writer:
         return said, is_exact
 
     def _meant(self, branches: list[Any]) -> list[Any]:
-        """The branches without those that were certainly not meant."""
+        """The branches that the model may have meant; all, if that is unclear."""
         meant = [branch for branch in branches if id(branch) in self._wrong]
         if not meant or len(meant) == len(branches):
             return branches
@@ -514,7 +514,7 @@ class Writer:
         return self._with_more_rules(text) if unsaid else text
 
     def _counts_all(self, node: dict[str, Any]) -> bool:
-        """Whether the remaining fields are those that no part of the schema accepts."""
+        """Whether "other fields" means the fields that no part of the schema accepts."""
         has = "unevaluatedProperties" in node and "additionalProperties" not in node
         return has and not self._hides_siblings
 

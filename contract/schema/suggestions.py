@@ -76,7 +76,7 @@ def pairs(unknown: Sequence[str], missing: Sequence[str]) -> dict[str, str]:
 
 
 def closest(name: str, candidates: Sequence[str]) -> str | None:
-    """The only candidate that was certainly meant; None if there is none or several."""
+    """The candidate that was certainly meant; None if no or several candidates are close."""
     return pairs([name], candidates).get(name)
 
 

@@ -1,4 +1,4 @@
-"""JSON types: those that a schema names, and those of values."""
+"""The JSON types of values, and the types that a schema names."""
 
 from typing import Any
 

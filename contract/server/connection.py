@@ -159,7 +159,7 @@ def keyring(settings: Settings) -> Keyring:
         )
     raise SigningKeyMissing(
         "TOOLPOOL_SIGNING_KEY is not set: dispatchers and workers on a network server must share a "
-        "key, or anybody who reaches it could run tools; make one with `toolpool keygen` and set "
+        "key, or any client could run tools; make one with `toolpool keygen` and set "
         "it for every process"
     )
 

@@ -40,7 +40,7 @@ def secrets_of(settings: Settings) -> dict[str, str]:
 
 
 def without_secrets(environment: Mapping[str, str], secrets: Iterable[str]) -> dict[str, str]:
-    """The variables without those that hold `secrets`, name their files or hold tool secrets."""
+    """The environment without variables that hold `secrets`, their files or secrets of tools."""
     variables = {f"TOOLPOOL_{name}{end}".upper() for name in secrets for end in ("", "_FILE")}
     return {
         name: value

@@ -58,7 +58,7 @@ class Availability:
         return not_queued(Code.DENIED, reason) if reason is not None else None
 
     async def follow_switches(self) -> None:
-        """Read the switches, and restore those that the server lost.
+        """Read the switches, and restore switches that the server lost.
 
         Raises what the transport raises.
         """

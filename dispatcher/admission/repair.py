@@ -63,7 +63,7 @@ def repair(
 
 
 def _meant(problem: Problem, value: Any, validator: SchemaValidator) -> tuple[str, Any] | None:
-    """The only meaning of `value`; None if there is none or more than one."""
+    """The only possible meaning of `value`; None without a meaning or with several."""
     wanted = problem.alternatives
     if not problem.path:
         return None
@@ -105,7 +105,7 @@ def _read(text: str, wanted: list[str]) -> tuple[str, Any] | None:
 
 
 def _at(node: Any, path: Path) -> Any:
-    """The value at `path`, or `_GONE` if there is none."""
+    """The value at `path`, or `_GONE` if the path does not exist."""
     for step in path:
         try:
             node = node[step]

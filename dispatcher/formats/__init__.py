@@ -55,7 +55,7 @@ class Format(Protocol):
     TAKES_LISTS: bool
     """Whether a list may be a response."""
     HISTORY: History | None
-    """How a history is read; None if the provider stores it, or there is none."""
+    """How a history is read; None if the provider stores it or the format has no histories."""
 
     @staticmethod
     def recognises(response: Any) -> bool:
@@ -81,13 +81,13 @@ class Format(Protocol):
     def said(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
         """The response as the model's message, to go back into the conversation.
 
-        `ids` are those that calls were given here, by the index of the call.
+        `ids` are the ids that the dispatcher gave to calls without one, by index of the call.
         """
         ...
 
     @staticmethod
     def render(results: list[ToolResult]) -> list[dict[str, Any]]:
-        """The messages that answer a turn; none for no results."""
+        """The messages that answer a turn; empty without results."""
         ...
 
     @staticmethod
@@ -151,7 +151,7 @@ def tools_by_offered_name(tools: Iterable[str]) -> dict[str, str]:
 
 
 def history_format(messages: Sequence[Any]) -> str | None:
-    """The name of the format of the calls or answers in a history; None if there are none."""
+    """The format name of the calls or answers in a history; None without calls and answers."""
     for message in messages:
         if isinstance(message, dict):
             for name, module in FORMATS.items():

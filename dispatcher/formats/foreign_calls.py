@@ -27,7 +27,7 @@ _READS = {
 
 
 def foreign_form(response: Any, name: str) -> str | None:
-    """The form of a call in `response` that the form `name` does not read; None if there is none.
+    """The form of a call in `response` that the form `name` does not read; None if it reads all.
 
     LangChain's messages repeat their calls in the form of the provider behind them.
     """

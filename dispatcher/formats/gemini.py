@@ -34,7 +34,7 @@ _NO_SIGNATURES = (
 
 
 def recognises(response: Any) -> bool:
-    """Whether it has candidates, or the reason why there are none."""
+    """Whether the response has candidates, or feedback on why it has no candidates."""
     return isinstance(response, dict) and (
         "candidates" in response or "promptFeedback" in response or "prompt_feedback" in response
     )

@@ -2,7 +2,7 @@
 
 Providers refuse a history in which a call has no answer, or an answer is in the wrong place.
 `Blocks` is for providers that take the answers of a response as blocks of the next message,
-`Messages` for those that take one message per answer, `Items` for a flat list.
+`Messages` for providers that take one message per answer, `Items` for a flat list.
 """
 
 from collections.abc import Callable, Sequence
@@ -241,7 +241,7 @@ class Messages:
     def place(
         self, edit: Edit, spoken: Spoken, found: Sequence[Told | None], answers: Sequence[Any]
     ) -> None:
-        """Put the answers after those that are there."""
+        """Add the answers after existing ones."""
         assert spoken.until is not None
         for told in found:
             if told is not None and spoken.is_astray(told):

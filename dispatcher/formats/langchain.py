@@ -66,7 +66,7 @@ def _metadata(response: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
-    """The calls that LangChain could read, then those that it could not."""
+    """The calls that LangChain could parse, then the invalid calls."""
     read = response.get("tool_calls") or []
     unread = response.get("invalid_tool_calls") or []
     if not isinstance(read, list) or not isinstance(unread, list):

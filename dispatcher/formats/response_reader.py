@@ -141,7 +141,7 @@ def _is_chat_message(plain: Any) -> bool:
 
 
 def _form_of_calls(plain: Any, name: str, end: Ending, calls: Sequence[ToolCall]) -> str | None:
-    """The form of a response's calls that were not read; None if there are none."""
+    """The form of a response's calls that were not read; None if all were read."""
     is_own = FORMATS[name].recognises(plain)
     if is_own and end.verdict is not Verdict.RUN:
         return None  # its stop reason says why no call is run

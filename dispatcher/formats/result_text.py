@@ -34,7 +34,7 @@ def as_bare(result: ToolResult) -> str:
 
 
 def note_of(result: ToolResult) -> str | None:
-    """The note as the model sees it; None if there is none."""
+    """The note as the model sees it; None if the result has no note."""
     return f"[note] {result.note}" if result.note is not None else None
 
 

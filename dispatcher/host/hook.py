@@ -100,7 +100,7 @@ async def _caught(answer: Awaitable[Any]) -> tuple[Any, BaseException | None]:
         return await answer, None
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise
-    except BaseException as error:  # noqa: BLE001 - told to operators by whoever asks
+    except BaseException as error:  # noqa: BLE001 - the caller reports it
         return None, error
 
 

@@ -30,7 +30,7 @@ def recommendations(
 ) -> tuple[str, ...]:
     """At most three hints, the most specific first; the tool's own replace the generated ones.
 
-    Hints that would only repeat the error are left out, as are those that suggest a call that may
+    Hints that would only repeat the error are left out, as are hints that suggest a call that may
     not be repeated. If the failed tool is not `rerunnable`, one hint says to check for effects
     first.
 

@@ -79,8 +79,8 @@ class Replace(msgspec.Struct, frozen=True):
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """The preview of a call: a rejection, or the policy's decision, and by whom.
 
-    `arguments` are those that it would run with; None if it would not run. `retry_after`: seconds
-    until the tool's circuit lets it be tried again; None if it is closed.
+    The call would run with `arguments`; None if it would not run. `retry_after` is the time in
+    seconds until the tool's open circuit admits a trial call; None if the circuit is closed.
     """
 
     rejection: ToolResult | None = None

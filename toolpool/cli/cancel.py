@@ -19,7 +19,7 @@ def cancel(
         str, typer.Argument(metavar="CALL|HANDLE", help="A call's id, or a background handle.")
     ],
     session: Annotated[
-        str | None, typer.Option(help="The call's conversation, where ids repeat.")
+        str | None, typer.Option(help="The session of the call, if call ids repeat.")
     ] = None,
     json: JsonOption = False,
 ) -> int:

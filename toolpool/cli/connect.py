@@ -14,7 +14,7 @@ for a slot rather than expire.
 
 
 def connected(settings: "Settings", tools: list[str]) -> Any:
-    """A dispatcher for the Redis URL, or with its own server and workers if there is none."""
+    """A dispatcher for the Redis URL; without one, with its own server and workers."""
     from toolpool import Dispatcher
 
     if settings.redis_url:

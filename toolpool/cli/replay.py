@@ -38,7 +38,7 @@ def replay(
 ) -> int:
     """Judge recorded calls by today's schemas, and show what differs.
 
-    The tools are those of the live catalog where TOOLPOOL_REDIS_URL is set, else of --tools. Exits
+    The tools are those of the live catalog if TOOLPOOL_REDIS_URL is set, else of --tools. Exits
     0 where everything is the same, 1 where something differs.
     """
     import asyncio

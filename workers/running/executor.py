@@ -184,7 +184,7 @@ class Executor:
         """Claim nothing more, let running calls end, and give up on them after `grace` seconds.
 
         Calls that may run again are released for another worker; the others end as lost. A worker
-        that is `recycling` waits for its calls without a limit, except for those that were told to
+        that is `recycling` waits for its calls without a limit, except for calls that were told to
         stop and did not within `grace` seconds. Another drain without `recycling` ends the wait.
         """
         self._draining = True

@@ -23,8 +23,8 @@ _LEAST_READ, _MOST_READ = 1 << 13, 1 << 20
 class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     """Run this tool. `timeout` is in seconds from now, `heartbeat` in seconds of silence.
 
-    `run` is a nonce below 2**63 that every frame about this run carries. `secrets` are those that
-    the tool declares.
+    `run` is a nonce below 2**63 that every frame about this run carries. `secrets` are the secrets
+    that the tool declares.
     """
 
     run: int

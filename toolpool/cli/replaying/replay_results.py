@@ -54,7 +54,7 @@ class Judge:
         self._accepting = Acceptance(self._catalog, settings, wording_of(settings), None)
 
     def judge(self, calls: Iterable[Recorded], report: Report) -> list[Recorded]:
-        """Compare each call with its recorded result; return those that would be accepted today."""
+        """Compare each call with its recorded result; return calls that would be accepted today."""
         accepted: list[Recorded] = []
         for recorded in calls:
             report.calls += 1

@@ -48,7 +48,7 @@ class Job:
         self._given_up: list[int] = []
 
     async def run(self, tools: list[str], concurrency: int) -> None:
-        """Answer every line, or those that are done when a signal comes."""
+        """Answer every line, or the lines that are done when a signal comes."""
         with self._progress:
             fleet = connect.connected(self._settings, tools)
             async with fleet as dispatcher:

@@ -47,7 +47,7 @@ class Stream:
             task.cancel()
 
     async def run(self, lines: AsyncIterator[Line]) -> None:
-        """Return when every line's answer is delivered, or after `stop()` those that are left.
+        """Answer every line; after `stop()`, deliver only the answers of finished lines.
 
         Raises what reading, answering or delivering raises; no turn is left running.
         """

@@ -141,7 +141,7 @@ class Workspace:
 
     @contextmanager
     def folder(self, place: Place, *, create: bool = False) -> Iterator[int]:
-        """A descriptor of the folder at `place`. Raises ToolError if there is none."""
+        """A descriptor of the folder at `place`. Raises ToolError if it does not exist."""
         if len(place.parts) > _DEEPEST:
             raise ToolError(f"The path has over {_DEEPEST} folders; use a shallower one.")
         descriptor = self._open_root()
@@ -156,7 +156,7 @@ class Workspace:
 
     @contextmanager
     def file(self, place: Place) -> Iterator[BinaryIO]:
-        """The regular file at `place`, open for reading. Raises ToolError if there is none."""
+        """The regular file at `place`, open for reading. Raises ToolError if it does not exist."""
         with (
             self.folder(Place(place.parts[:-1])) as folder,
             open_regular(folder, place) as file,

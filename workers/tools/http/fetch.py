@@ -34,7 +34,7 @@ _TEXTUAL = ("text/", "application/json", "application/xml", "application/javascr
             "application/x-www-form-urlencoded", "application/yaml", "image/svg")  # fmt: skip
 # A selection of Python's codecs: some are very slow, or decode more than text.
 _CHARSETS = ("utf-8", "utf-16", "ascii", "iso8859", "cp", "koi8", "gb", "big5", "euc", "shift_jis")
-# Reserved characters of a URL, and those that are encoded already (RFC 3986).
+# Reserved characters of a URL, and characters that are encoded already (RFC 3986).
 _KEPT = "/%:@!$&'()*+,;=~-._?"
 
 
@@ -80,7 +80,7 @@ class Fetch:
         self._seconds = seconds
 
     async def get(self, url: str) -> dict[str, Any]:
-        """The result for the model. Raises ToolError if there is none."""
+        """Fetch a URL; return the result for the model. Raises ToolError if that fails."""
         try:
             async with (
                 asyncio.timeout(self._seconds),
