@@ -102,7 +102,7 @@ class OwnLines(_Filter):
     """Suppresses repeats of toolpool's lines, and keeps their arguments on one line."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it is written."""
+        """Whether the line is written."""
         if isinstance(record.args, tuple):
             record.args = tuple(_plain(value) for value in record.args)
         self._show_error(record)
@@ -121,7 +121,7 @@ class LibraryLines(_Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it is written."""
+        """Whether the line is written."""
         name = record.name.partition(".")[0]
         if name not in (*LIBRARIES, "py") or record.levelno < logging.WARNING:
             return True

@@ -17,7 +17,7 @@ from toolpool.contract.redaction import are_in_use, without_secrets_in_use
 
 _LINES_AT_MOST = 10_000
 _FLUSH_SECONDS = 1.0
-_LOOK_SECONDS = 0.005
+_CHECK_SECONDS = 0.005
 
 
 class LogWriter(logging.Handler):
@@ -52,7 +52,7 @@ class LogWriter(logging.Handler):
         """Wait until all lines are written, for a second at most."""
         give_up_at = time.monotonic() + _FLUSH_SECONDS
         while self._taken > self._written and time.monotonic() < give_up_at:
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_CHECK_SECONDS)
 
     def start(self) -> None:
         """Start the thread, as the first line in this process or in a fork of it does.

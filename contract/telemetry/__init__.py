@@ -1,1 +1,1 @@
-"""What both sides tell the outside of a call: names, traces, and the ways to Sentry."""
+"""Metrics, traces and reports to Sentry of dispatchers and workers."""

@@ -21,7 +21,7 @@ from typing import Literal
 from toolpool.contract.errors import Misconfigured
 
 _OPEN_AT_MOST = 64
-_LOOK_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
 """How often to check whether another process rotated an open file."""
 _SWEEP_SECONDS = 600.0
 """How often to remove files that are too old or too many."""
@@ -43,10 +43,10 @@ class NotAllWritten(OSError):
 
 @dataclass(slots=True)
 class _File:
-    """An open file; `size` is its size after our last write, `looked` when its path was checked."""
+    """An open file; `size` is from our last write, `checked_at` when its path was last checked."""
 
     number: int
-    looked: float
+    checked_at: float
     size: int = -1
 
 
@@ -54,7 +54,7 @@ class RecordFiles:
     """A sink. `path` is a folder that exists, or a file that ends in `.jsonl`.
 
     In a folder, each session has a file in one of 256 subfolders. Every ten minutes, files that
-    were not written to for `kept` seconds are removed, and then the oldest until all have at most
+    were not written to for `ttl` seconds are removed, and then the oldest until all have at most
     `total` bytes (0: no such limit).
     """
 
@@ -65,7 +65,7 @@ class RecordFiles:
         sync: Literal["flush", "fsync"],
         size: int,
         files: int,
-        kept: float = 0.0,
+        ttl: float = 0.0,
         total: int = 0,
     ) -> None:
         self._path = path
@@ -73,7 +73,7 @@ class RecordFiles:
         self._syncs = sync == "fsync"
         self._size = size
         self._files = files
-        self._kept, self._total = kept, total
+        self._ttl, self._total = ttl, total
         self._sweep_at = 0.0
         self._open: OrderedDict[Path, _File] = OrderedDict()
 
@@ -85,10 +85,10 @@ class RecordFiles:
     def check(self) -> None:
         """Raises `Misconfigured` if rows cannot be written."""
         path = self._path
-        said = f"the session record {path} cannot be written"
+        failure = f"the session record {path} cannot be written"
         what = "set TOOLPOOL_RECORD to a folder that exists, or to a file that ends in .jsonl"
         if not self._is_folder and path.suffix != ".jsonl":
-            raise Misconfigured(f"{said}: there is no such folder: make it, or {what}")
+            raise Misconfigured(f"{failure}: there is no such folder: make it, or {what}")
         try:
             if self._is_folder:
                 probe = path / f".toolpool-{os.getpid()}"
@@ -98,7 +98,9 @@ class RecordFiles:
                 self._file(path)
         except OSError as error:
             reason = error.strerror or error
-            raise Misconfigured(f"{said} ({reason}): {what}, which this user may write") from None
+            raise Misconfigured(
+                f"{failure} ({reason}): {what}, which this user may write"
+            ) from None
 
     def write(self, session: str | None, lines: Sequence[bytes]) -> None:
         """Append the lines to the session's file. Raises `NotAllWritten`."""
@@ -129,10 +131,10 @@ class RecordFiles:
             raise NotAllWritten(error, written, self._path) from error
 
     def _sweep_if_due(self) -> None:
-        if time.monotonic() < self._sweep_at or not (self._kept or self._total):
+        if time.monotonic() < self._sweep_at or not (self._ttl or self._total):
             return
         self._sweep_at = time.monotonic() + _SWEEP_SECONDS
-        before = time.time() - self._kept if self._kept else 0.0
+        before = time.time() - self._ttl if self._ttl else 0.0
         files = sorted(_files_in(self._path))
         left = sum(size for _, size, _ in files)
         for written_at, size, path in files:
@@ -151,8 +153,8 @@ class RecordFiles:
         """The open file at `path`, opened again if another process rotated it."""
         now = time.monotonic()
         file = self._open.pop(path, None)
-        if file is not None and now - file.looked >= _LOOK_SECONDS:
-            file.looked = now
+        if file is not None and now - file.checked_at >= _CHECK_SECONDS:
+            file.checked_at = now
             if not _is_at(path, file.number):
                 os.close(file.number)
                 file = None

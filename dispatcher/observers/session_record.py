@@ -69,7 +69,7 @@ def recorder_of(
             sync=settings.record_sync,
             size=settings.record_file_bytes,
             files=settings.record_backup_count,
-            kept=settings.record_ttl,
+            ttl=settings.record_ttl,
             total=settings.record_folder_bytes,
         )
     elif not callable(getattr(target, "write", None)) or not callable(

@@ -38,7 +38,7 @@ def tail(
 ) -> int:
     """Follow what happens to calls on every dispatcher that publishes events (TOOLPOOL_EVENTS=on).
 
-    What is no longer kept, or was lost, is told as a gap. Ends with Ctrl-C.
+    Events that were removed or lost are shown as a gap. Ends with Ctrl-C.
     """
     import asyncio
 

@@ -20,7 +20,7 @@ from toolpool.contract import logs
 
 log = logs.logger("broker")
 
-_LOOK_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
 _LAST_DATA_RECEIVED = struct.Struct("=52xI")  # tcpi_last_data_recv of struct tcp_info, in ms
 
 
@@ -84,7 +84,7 @@ class StalledConnections:
 
         return Watched
 
-    def look(self) -> int:
+    def close_stalled(self) -> int:
         """Close stalled connections; return how many there were."""
         with self._lock:
             connections = list(self._connections)
@@ -104,8 +104,8 @@ class StalledConnections:
         return ended
 
     def _watch(self) -> None:
-        while not self._stopping.wait(_LOOK_SECONDS):
-            self.look()
+        while not self._stopping.wait(_CHECK_SECONDS):
+            self.close_stalled()
 
 
 def _has_answer(sock: socket.socket) -> bool:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 log = logs.logger("supervise")
 
-_LOOK_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
 _WAIT_SECONDS = 0.25
 _START_SECONDS = 90.0
 _FIRST_PAUSE = 0.25
@@ -179,7 +179,7 @@ class Supervisor:
             # An interrupt that was ignored at the start stays ignored: this is a background job.
             if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._stop)
-        look_at = note_at = 0.0
+        check_at = note_at = 0.0
         with (
             closing(self._health),
             self._metrics,
@@ -195,16 +195,16 @@ class Supervisor:
                 self._ended.report()
                 if time.monotonic() >= note_at:
                     self._note_health()
-                    note_at = time.monotonic() + _LOOK_SECONDS
+                    note_at = time.monotonic() + _CHECK_SECONDS
                 if self._stopping.is_set():
                     if self._current is None and not self._leaving:
                         return 0 if self._last_code in (0, -signal.SIGTERM) else 1
                     self._end_if_overdue()
                 elif self._current is None and time.monotonic() >= self._start_at:
                     self._start()
-                elif time.monotonic() >= look_at:
-                    self._look(client)
-                    look_at = time.monotonic() + _LOOK_SECONDS
+                elif time.monotonic() >= check_at:
+                    self._check(client)
+                    check_at = time.monotonic() + _CHECK_SECONDS
 
     def _close_reports(self) -> None:
         if self._reports is not None:
@@ -289,14 +289,14 @@ class Supervisor:
         if code != 0:  # otherwise the worker itself has told dispatchers
             self._ended.note(worker)
 
-    def _look(self, client: "redis.Redis") -> None:
+    def _check(self, client: "redis.Redis") -> None:
         """Judge every worker by what it sent, and by the messages that wait for it."""
         depths = self._depths(client)
         for worker in [*self._leaving, self._current]:
             if worker is None:
                 continue
             worker.listen()  # asking the server may have taken a while
-            verdict = worker.watch.look(depths, time.monotonic(), is_leaving=worker.is_leaving)
+            verdict = worker.watch.judge(depths, time.monotonic(), is_leaving=worker.is_leaving)
             if verdict is not None:
                 self._carry_out(worker, verdict)
         if self._current is not None and self._current.is_ready:

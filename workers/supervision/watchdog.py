@@ -22,7 +22,7 @@ from toolpool.workers.worker_observer import Blocked, WorkerObservers
 
 log = logs.logger("watchdog")
 
-_LOOK_SECONDS = 0.25
+_CHECK_SECONDS = 0.25
 _FRAMES = 20
 _TURN_OF_A_LOOP = getattr(getattr(asyncio.BaseEventLoop, "_run_once", None), "__code__", None)
 BLOCKED = 75
@@ -67,7 +67,7 @@ class Watchdog:
         self._stopping.set()
 
     def _watch(self) -> None:
-        while not self._stopping.wait(_LOOK_SECONDS):
+        while not self._stopping.wait(_CHECK_SECONDS):
             lag = self._loop_lag()
             if lag < self._warn or is_waiting(frame := self._frame()):
                 self._warned = False

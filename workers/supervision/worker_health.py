@@ -79,7 +79,7 @@ class WorkerHealth:
             self._main_at, self._main_reported = now, True
             self.consumes = frame.consumes
 
-    def look(
+    def judge(
         self, depths: dict[str, int] | None, now: float, *, is_leaving: bool = False
     ) -> Verdict | None:
         """What to do; None if the worker is healthy.

@@ -111,7 +111,7 @@ def test_a_file_that_was_moved_away_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By another dispatcher, or by logrotate."""
-    monkeypatch.setattr(record_file, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(record_file, "_CHECK_SECONDS", 0.0)
     record = files(path := tmp_path / "r.jsonl")
     record.write("s", [b"1\n"])
     path.rename(tmp_path / "old")
@@ -226,7 +226,7 @@ def test_files_of_a_folder_that_are_too_old_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record_file, "_SWEEP_SECONDS", 0.0)
-    record = files(tmp_path, kept=3600.0)
+    record = files(tmp_path, ttl=3600.0)
     old = aged(record, tmp_path, "old", 7200.0)
     new = aged(record, tmp_path, "new", 1800.0)
     (old.parent / "notes.txt").write_text("a host's own")

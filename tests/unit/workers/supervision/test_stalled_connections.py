@@ -61,16 +61,16 @@ def looked_later(watch: StalledConnections, ends: Any) -> int:
     ends.client.asked_at = time.monotonic() - 2 * PATIENCE
     if sys.platform == "linux":  # and the kernel has seen nothing for as long
         time.sleep(1.5 * PATIENCE)
-    return watch.look()
+    return watch.close_stalled()
 
 
 def test_what_was_never_answered_is_ended(watch: StalledConnections, ends: Ends) -> None:
-    assert watch.look() == 0, "it has only just asked"
+    assert watch.close_stalled() == 0, "it has only just asked"
     assert looked_later(watch, ends) == 1
     assert ends.is_ended()
     with pytest.raises(redis.ConnectionError, match="closed"):
         ends.client.read_response()
-    assert watch.look() == 0
+    assert watch.close_stalled() == 0
 
 
 def test_while_the_server_is_away_everything_waits(
@@ -87,7 +87,7 @@ def test_an_answer_that_nobody_has_read_yet_is_one(watch: StalledConnections, en
     assert looked_later(watch, ends) == 0
     assert ends.client.read_response() in (b"PONG", "PONG")
     assert ends.client.asked_at is None
-    assert watch.look() == 0
+    assert watch.close_stalled() == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says when data came")
@@ -95,4 +95,4 @@ def test_an_answer_that_comes_in_parts_is_waited_for(watch: StalledConnections, 
     ends.server.sendall(PONG[:3])
     assert ends.client._sock.recv(3) == PONG[:3]
     ends.client.asked_at = time.monotonic() - 2 * PATIENCE
-    assert watch.look() == 0
+    assert watch.close_stalled() == 0

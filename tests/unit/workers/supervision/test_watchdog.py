@@ -66,7 +66,7 @@ def watching(thread: threading.Thread, pager: Pager) -> Iterator[Callable[[], in
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(watchdog, "_CHECK_SECONDS", 0.001)
 
 
 def test_a_loop_that_is_late_and_waits_for_events_is_not_blocked() -> None:
