@@ -32,11 +32,13 @@ def _bytes_after(mark: str) -> str:
     )
 
 
-_ESCAPE = re.compile(
-    rf"{_bytes_after('%')}|{_bytes_after(re.escape(chr(92)) + 'x')}|"
+_BACKSLASH = (
+    rf"{_bytes_after(re.escape(chr(92)) + 'x')}|"
     rf"\\u[Dd][89ABab]{_HEX}{{2}}\\u[Dd][C-Fc-f]{_HEX}{{2}}|\\u{_HEX}{{4}}|\\U{_HEX}{{8}}|"
     r"\\[\\/\"'bfnrt]"
 )
+_ESCAPES = re.compile(f"{_bytes_after('%')}|{_BACKSLASH}"), re.compile(_BACKSLASH)
+"""All escapes, and those without URLs': in JSON a plain % may stand before two digits."""
 _LETTERS = {
     "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "/": "/", '"': '"', "'": "'"
 }  # fmt: skip
@@ -82,13 +84,20 @@ class Redaction:
         return encoding.encode(self._within(encoding.decode(encoded)))
 
     def _is_in(self, text: str) -> bool:
+        if self._is_plainly_in(text):
+            return True
+        if "%" not in text and "\\" not in text:
+            return False
+        return any(self._is_in_decoded(text, escape) for escape in _ESCAPES)
+
+    def _is_in_decoded(self, text: str, escape: re.Pattern[str]) -> bool:
         for _ in range(_TIMES):
-            if self._is_plainly_in(text):
-                return True
-            escaped, text = text, _unescaped(text)
+            escaped, text = text, _unescaped(text, escape)
             if text == escaped:
                 return False
-        return self._is_plainly_in(text)
+            if self._is_plainly_in(text):
+                return True
+        return False
 
     def _is_plainly_in(self, text: str) -> bool:
         spaced = text.replace("+", " ")  # forms encode a space as +
@@ -96,17 +105,19 @@ class Redaction:
 
     def _find(self, text: str) -> list[tuple[int, int, str]]:
         """The positions of values in a text (start, end) and their replacements."""
-        found: list[tuple[int, int, str]] = []
+        return [place for escape in _ESCAPES for place in self._find_decoded(text, escape)]
+
+    def _find_decoded(self, text: str, escape: re.Pattern[str]) -> Iterator[tuple[int, int, str]]:
         layers: list[_Decoded] = []
         while True:
             for match in self._pattern.finditer(text.replace("+", " ")):
                 first, last = match.span()
                 for layer in reversed(layers):
                     first, last = layer.span(first, last)
-                found.append((first, last, self._marks[match[0]]))
+                yield first, last, self._marks[match[0]]
             if len(layers) == _TIMES:
-                return found
-            layers.append(_Decoded(text))
+                return
+            layers.append(_Decoded(text, escape))
             text = layers[-1].text
 
     def _within(self, value: Any) -> Any:
@@ -154,17 +165,17 @@ def without_secrets_in_use(text: str) -> str:
     return text
 
 
-def _unescaped(text: str) -> str:
+def _unescaped(text: str, escape: re.Pattern[str]) -> str:
     """A text with its escapes decoded once, without recording positions."""
-    return "\\".join(map(_unescaped_piece, text.split("\\\\")))
+    return "\\".join(_unescaped_piece(piece, escape) for piece in text.split("\\\\"))
 
 
-def _unescaped_piece(text: str) -> str:
+def _unescaped_piece(text: str, escape: re.Pattern[str]) -> str:
     if "\\" in text:
         for letter, character in _LETTERS.items():
             text = text.replace(f"\\{letter}", character)
     if "%" in text or "\\" in text:
-        return _ESCAPE.sub(lambda found: _decoded(found[0]), text)
+        return escape.sub(lambda found: _decoded(found[0]), text)
     return text
 
 
@@ -173,12 +184,12 @@ class _Decoded:
 
     __slots__ = ("_decoded_at", "_escaped_at", "text")
 
-    def __init__(self, escaped: str) -> None:
+    def __init__(self, escaped: str, escape: re.Pattern[str]) -> None:
         pieces: list[str] = []
         self._decoded_at, self._escaped_at = [0], [0]
         """Where each piece begins; a piece without escapes has the same length in both texts."""
         length = end = 0
-        for match in _ESCAPE.finditer(escaped):
+        for match in escape.finditer(escaped):
             for piece, to in ((escaped[end : match.start()], match.start()), (None, match.end())):
                 pieces.append(_decoded(match[0]) if piece is None else piece)
                 length += len(pieces[-1])

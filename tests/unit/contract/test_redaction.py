@@ -9,13 +9,14 @@ import sys
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from toolpool.contract import encoding
 from toolpool.contract.log_writer import LogWriter
 from toolpool.contract.logs import JsonFormatter, TextFormatter
 from toolpool.contract.redaction import (
+    _ESCAPES,
     NOTHING,
     Redaction,
     _Decoded,
@@ -108,6 +109,7 @@ text = st.text(st.characters(exclude_categories=("Cs",)), min_size=6, max_size=4
 
 
 @given(text, text, text)
+@example("0000\x1f%", "a", "000000")
 def test_no_secret_value_survives_redaction(value: str, before: str, behind: str) -> None:
     if value in MARK:
         return
@@ -215,4 +217,5 @@ def test_no_secret_value_survives_serialization(
 
 @given(st.text(st.sampled_from('\\%u0d8dcex4/"né+ 1'), max_size=30))
 def test_a_text_is_searched_as_it_is_hidden(escaped: str) -> None:
-    assert _unescaped(escaped) == _Decoded(escaped).text
+    for escape in _ESCAPES:
+        assert _unescaped(escaped, escape) == _Decoded(escaped, escape).text
