@@ -93,7 +93,7 @@ class Background:
         self._own: dict[str, BackgroundCall] = {}
         """By handle: the calls handed out here, which the server may lack or lose."""
 
-    async def hand_over(self, pending: Pending, *, asks: bool) -> ToolResult | None:
+    async def move_to_background(self, pending: Pending, *, asks: bool) -> ToolResult | None:
         """The interim answer of a call that still runs; None if it has ended meanwhile.
 
         It names `task_result` if the model was offered that tool and can call it (`asks`). While
@@ -116,7 +116,7 @@ class Background:
             approval=pending.approval if pending.awaits_approval else "",
         )
         kept = self._settings.background_result_ttl
-        self._in_flight.handed_over(pending, kept)
+        self._in_flight.move_to_background(pending, kept)
         self._remember(call)
         keeping = self._in_flight.in_background(self._keep(call, left + kept))
         await asyncio.wait({keeping}, timeout=_KEEP_HANDLE_SECONDS)

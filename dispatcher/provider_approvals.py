@@ -31,7 +31,7 @@ from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.admission.availability import Availability
 from toolpool.dispatcher.calls import pending_factory
-from toolpool.dispatcher.calls.reporting import HeldBack
+from toolpool.dispatcher.calls.reporting import UnsentCall
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.formats.call_blocks import NO_APPROVER
 from toolpool.dispatcher.messages import feedback
@@ -80,7 +80,7 @@ class ProviderApprovals:
         self._wording = wording
         self._notifier = notifier
         self._available = available
-        self._waiting: dict[object, HeldBack] = {}
+        self._waiting: dict[object, UnsentCall] = {}
         """One entry per caller: several may ask for the same."""
 
     async def decide(
@@ -97,16 +97,16 @@ class ProviderApprovals:
         results = await asyncio.gather(*(self._decide(call, shared, since) for call in asked))
         return {call.index: result for call, result in zip(asked, results, strict=True)}
 
-    def held_back(self) -> Collection[HeldBack]:
+    def unsent_calls(self) -> Collection[UnsentCall]:
         """The calls that wait for a person, each once."""
-        return {held.key: held for held in self._waiting.values()}.values()
+        return {unsent.key: unsent for unsent in self._waiting.values()}.values()
 
     async def cancel(self, session: str | None, call_id: str | None) -> int:
         """Cancel the waiting calls of a session, or one call; return how many ended."""
         ends = [
-            held.end()
-            for held in self.held_back()
-            if session in (None, held.session) and call_id in (None, held.call.id)
+            unsent.end()
+            for unsent in self.unsent_calls()
+            if session in (None, unsent.session) and call_id in (None, unsent.call.id)
         ]
         return sum(outcome is not None for outcome in await asyncio.gather(*ends))
 
@@ -146,8 +146,8 @@ class ProviderApprovals:
         request = self._request(call, shared, approval, by, max(0.001, until - time.monotonic()))
         ledger, now = self._ledger, self._transport.server_time
         end = functools.partial(self._cancel, request)
-        held = HeldBack(call, shared.session, since, end, waits_for="approval", key=request.id)
-        self._waiting[asker := object()] = held
+        unsent = UnsentCall(call, shared.session, since, end, waits_for="approval", key=request.id)
+        self._waiting[asker := object()] = unsent
         try:
             found = await ledger.ask(self._asking(request), now=now())
             if found.answer == "new":

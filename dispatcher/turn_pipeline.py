@@ -45,7 +45,7 @@ class TurnPipeline:
         analytics: Analytics,
         recorder: Recorder | None,
         policy: Policy,
-        told: Results,
+        results: Results,
         foreign: ProviderApprovals,
     ) -> None:
         self._settings = settings
@@ -58,7 +58,7 @@ class TurnPipeline:
         self._analytics = analytics
         self._recorder = recorder
         self._policy = policy
-        self._told = told
+        self._results = results
         self._foreign = foreign
 
     def read(self, response: Any, **named: str | None) -> Response:
@@ -135,9 +135,9 @@ class TurnPipeline:
             try:
                 results = await self._run(turn, found, since, rejected, sent)
             except BaseException:
-                rows.cancelled(rejected, sent, self._told)
+                rows.cancelled(rejected, sent, self._results)
                 raise
-            rows.answered(results, sent, self._told)
+            rows.answered(results, sent, self._results)
             return results
         finally:
             self._turns.running.discard(turn)
@@ -179,18 +179,18 @@ class TurnPipeline:
         if decides and accepted:
             judged = await self._judge(accepted, turn)
         answered = await self._turns.run(turn, accepted, since, sent, judged)
-        if self._told.policy is not None:
+        if self._results.policy is not None:
             await self._show(answered, sent)
         results: list[ToolResult] = []
         news: list[ToolResult | None] = []
         for call in found.calls:
-            result, is_news = rejected.get(call.index), True
+            result, is_new_outcome = rejected.get(call.index), True
             if result is None:
-                result, is_news = answered[call.index]
+                result, is_new_outcome = answered[call.index]
             if call.origin is not None:  # another dispatch of the call may have had none
                 result = msgspec.structs.replace(result, origin=call.origin)
             results.append(result)
-            news.append(result if is_news else None)
+            news.append(result if is_new_outcome else None)
         await self._loops.note(found.calls, news, shared.session)
         self._analytics.note(results, session=shared.session, model=found.model)
         return results
@@ -240,10 +240,10 @@ class TurnPipeline:
     async def _show(self, answered: dict[int, Answered], sent: dict[int, Pending]) -> None:
         """Pass every result through the host's policy before it is returned."""
         shown = await asyncio.gather(
-            *(self._told.shown(answer.result, sent[i]) for i, answer in answered.items())
+            *(self._results.shown(answer.result, sent[i]) for i, answer in answered.items())
         )
         for (index, answer), result in zip(list(answered.items()), shown, strict=True):
-            answered[index] = Answered(result, answer.is_news)
+            answered[index] = Answered(result, answer.is_new_outcome)
 
     async def _without_known(
         self, looping: dict[int, Seen], found: Response, shared: TurnContext

@@ -22,7 +22,7 @@ from toolpool.dispatcher.calls import pending_factory
 from toolpool.dispatcher.calls.countdown_latch import CountdownLatch, Waiter
 from toolpool.dispatcher.calls.in_flight import InFlightCalls
 from toolpool.dispatcher.calls.pending import Pending, Stage
-from toolpool.dispatcher.calls.reporting import HeldBack
+from toolpool.dispatcher.calls.reporting import UnsentCall
 from toolpool.dispatcher.messages.classify import left_to_others, not_queued
 from toolpool.dispatcher.policy.policy import Judgement
 from toolpool.dispatcher.turn_context import TurnContext
@@ -62,10 +62,10 @@ class Alone(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """A result; `is_news` unless the call had it before it was dispatched again."""
+    """A result; `is_new_outcome` unless the call had it before it was dispatched again."""
 
     result: ToolResult
-    is_news: bool
+    is_new_outcome: bool
 
 
 class Turn:
@@ -171,13 +171,13 @@ class Turns:
         )
         return sum(not pending.is_open for pending in calls) + sum(len(i) for _, i in ahead)
 
-    def held_back(self) -> Iterator[HeldBack]:
+    def unsent_calls(self) -> Iterator[UnsentCall]:
         """The calls that wait for others of their turn, or for a policy."""
         for turn in self.running:
             for index, call in turn.ahead().items():
                 end = functools.partial(self._cancelled_ahead, turn, index)
                 key = self._key_of(turn, index)
-                yield HeldBack(call, turn.shared.session, turn.began, end, key=key)
+                yield UnsentCall(call, turn.shared.session, turn.began, end, key=key)
 
     def _key_of(self, turn: Turn, index: int) -> str:
         """The key of the record that an unsent call will have; empty if not known yet."""
@@ -219,7 +219,7 @@ class Turns:
             if turn.cancelled[index] is None and index in turn.accepted:
                 call, offer = turn.accepted[index]
                 if not task_tools.is_own(offer.spec):
-                    pending = self._in_flight.hold_back(call, offer.spec, turn.shared)
+                    pending = self._in_flight.open_unsent(call, offer.spec, turn.shared)
                     turn.cancelled[index] = pending
                     ended.append(pending)
         await self._in_flight.cancel(ended)
@@ -321,8 +321,8 @@ class Turns:
         answered: dict[int, Answered] = {}
         for (call, _), pending in zip(group, pendings, strict=True):
             result = early.get(pending.root) or self._classify(pending, unseen, shared=shared)
-            is_news = pending.is_news and not _has_joined(call, pending)
-            answered[call.index] = Answered(result, is_news)
+            is_new_outcome = pending.is_new_outcome and not _has_joined(call, pending)
+            answered[call.index] = Answered(result, is_new_outcome)
         return answered
 
     async def _answer_early(
@@ -348,7 +348,7 @@ class Turns:
                 wait = self._settings.background_wait
             if wait is not None:
                 until = (since if has_joined else pending.began) + wait
-                waits.append((pending, self._hand_over(pending, until, shared)))
+                waits.append((pending, self._move_to_background(pending, until, shared)))
             elif has_joined:
                 queue_timeout = self._settings.queue_timeout
                 until = pending_factory.deadline_of(
@@ -364,13 +364,13 @@ class Turns:
         answers = zip(waits, running, strict=True)
         return {p.root: answer for (p, _), task in answers if (answer := task.result()) is not None}
 
-    async def _hand_over(
+    async def _move_to_background(
         self, pending: Pending, until: float, shared: TurnContext
     ) -> ToolResult | None:
         await pending.wait(until - time.monotonic())
         if not pending.is_open:
             return None
-        return await self._background.hand_over(pending, asks=shared.offers("task_result"))
+        return await self._background.move_to_background(pending, asks=shared.offers("task_result"))
 
     async def _give_up(
         self, pending: Pending, until: float, timeout: float, since: float

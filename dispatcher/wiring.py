@@ -80,8 +80,8 @@ class Wiring:
         self.foreign = ProviderApprovals(
             services, policy, wording, self.notifier, self.in_flight.available
         )
-        self.in_flight.reporter.held_back = lambda: chain(
-            self.turns.held_back(), self.foreign.held_back()
+        self.in_flight.reporter.unsent_calls = lambda: chain(
+            self.turns.unsent_calls(), self.foreign.unsent_calls()
         )
         self.pipeline = TurnPipeline(
             settings,
@@ -94,7 +94,7 @@ class Wiring:
             analytics=self.analytics,
             recorder=self.watching.recorder,
             policy=policy,
-            told=told,
+            results=told,
             foreign=self.foreign,
         )
         self.resumer = Resume(

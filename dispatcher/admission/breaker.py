@@ -186,7 +186,7 @@ class Breaker:
             for tool in changes
         }  # fmt: skip
 
-    def untold(self, tool: str) -> None:
+    def report_again(self, tool: str) -> None:
         """Keep a change that could not be published."""
         self._changes.add(tool)
 

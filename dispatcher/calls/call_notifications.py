@@ -26,7 +26,7 @@ class CallNotifications:
             outcome,
             seconds=pending.ended - pending.began,
             queued_seconds=pending.queued_at - pending.began if pending.queued_at else 0.0,
-            is_first=pending.is_news and not pending.is_attached,
+            is_first=pending.is_new_outcome and not pending.is_attached,
             shared=pending.shared_as,
         )
 

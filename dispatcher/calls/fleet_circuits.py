@@ -80,7 +80,7 @@ class FleetCircuits:
         try:
             await self._transport.set_circuit(_name(tool), body, keep=self._keep)
         except BaseException:
-            self._breaker.untold(tool)
+            self._breaker.report_again(tool)
             raise
 
 

@@ -250,8 +250,8 @@ class InFlightCalls(Calls):
         return self._recovery.reported_epoch
 
     @override
-    def waits_again(self, pending: Pending) -> None:
-        pending.waits_again(time.monotonic() + self._settings.queue_timeout)
+    def restart_queue_wait(self, pending: Pending) -> None:
+        pending.restart_queue_wait(time.monotonic() + self._settings.queue_timeout)
         self._deadlines.watch(pending, alone=True)
 
     @override
@@ -281,7 +281,7 @@ class InFlightCalls(Calls):
         else:
             self._pump.submit(pending)
 
-    def hold_back(self, call: ToolCall, spec: ToolSpec, turn: TurnContext) -> Pending:
+    def open_unsent(self, call: ToolCall, spec: ToolSpec, turn: TurnContext) -> Pending:
         """The open call, without sending it: it is to be cancelled."""
         pending, _ = self._accept(call, spec, turn, time.monotonic())
         return pending
@@ -429,10 +429,10 @@ class InFlightCalls(Calls):
     def rate_wait_ended(self, pending: Pending) -> None:
         self._rate_gate.rate_wait_ended(pending)
 
-    def handed_over(self, pending: Pending, kept: float) -> None:
+    def move_to_background(self, pending: Pending, kept: float) -> None:
         """Move the call to the background; its outcome is kept for `kept` seconds."""
-        self._pump.handed_over(pending)
-        pending.handed_over(kept)
+        self._pump.move_to_background(pending)
+        pending.move_to_background(kept)
 
     async def end_of_write(self, pending: Pending) -> bool:
         """Whether an answered write has ended; see `LateWrites.end_of`."""
@@ -467,7 +467,7 @@ class InFlightCalls(Calls):
         outcome, worker = pending.with_earlier_attempts(outcome), outcome.worker
         shares_run = pending.shares_run
         if pending.queue:
-            if pending.is_news and not shares_run:
+            if pending.is_new_outcome and not shares_run:
                 self._breaker.note(pending.call.name, outcome, call=pending.call.id)
             else:
                 self._breaker.release(pending.call.name, call=pending.call.id)
@@ -478,10 +478,10 @@ class InFlightCalls(Calls):
             pending.work.cancel()
         if pending.spec.effects is Effects.WRITE and may_still_run(outcome):
             self._late_writes.watch(pending)
-        if pending.is_news and not shares_run and worker:
+        if pending.is_new_outcome and not shares_run and worker:
             self._notifications.start(pending, worker)  # too short to be announced
             self._recovery.noticed_start(pending)
-        if pending.is_news and not pending.is_run:
+        if pending.is_new_outcome and not pending.is_run:
             self._notifications.end(pending, outcome)
         self._deadlines.forget(pending)
         del self._open[pending.root]
@@ -544,7 +544,7 @@ class InFlightCalls(Calls):
 
     @override
     def known(self, pending: Pending, reply: bytes) -> None:
-        pending.known_before()
+        pending.was_settled_before()
         self._reply_reader.take(reply)
 
     @override

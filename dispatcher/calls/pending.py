@@ -109,7 +109,7 @@ class Pending:
     is_unwanted: bool = False
     is_cancelled: bool = False
     """Whether it was cancelled for every dispatcher, and not only here."""
-    is_news: bool = True
+    is_new_outcome: bool = True
     """Whether its outcome was not yet stored when this dispatcher asked."""
     timer: asyncio.TimerHandle | None = None
     started_key: str = ""
@@ -286,9 +286,9 @@ class Pending:
         """Note whether another dispatcher dispatched it first."""
         self.is_attached = is_attached
 
-    def known_before(self) -> None:
+    def was_settled_before(self) -> None:
         """Note that its outcome was stored before this dispatcher asked."""
-        self.is_news = False
+        self.is_new_outcome = False
 
     def unwanted(self, *, everywhere: bool = False) -> None:
         """Stop waiting for it here; `everywhere` ends it for all dispatchers."""
@@ -303,7 +303,7 @@ class Pending:
         """Start it again as this attempt, under the same record."""
         self.message = msgspec.structs.replace(self.message, attempt=attempt)
 
-    def waits_again(self, start_by: float) -> None:
+    def restart_queue_wait(self, start_by: float) -> None:
         """Wait for another start, until `start_by`."""
         self.start_by = min(start_by, self.deadline)
 
@@ -363,7 +363,7 @@ class Pending:
         self.deadline = self.answer_by = min(deadline, self.answer_by)
         self.start_by = min(start_by, self.deadline)
 
-    def handed_over(self, keep: float) -> None:
+    def move_to_background(self, keep: float) -> None:
         """Move it to the background; its outcome is kept for `keep` seconds."""
         self.in_background, self.keep = True, keep
         self.message = msgspec.structs.replace(self.message, keep=keep)  # if it has not been sent
@@ -390,7 +390,7 @@ class Pending:
         self.message = msgspec.structs.replace(self.message, key=key, attempt=1, retries=left)
         self.stage, self.start_by = Stage.NEW, start_by
         self.accepted_in, self.epoch, self.again = self.epoch or self.accepted_in, "", False
-        self.worker, self.republished, self.is_news, self.is_attached = "", 0, True, False
+        self.worker, self.republished, self.is_new_outcome, self.is_attached = "", 0, True, False
         self.attempt_ended(before)
 
     def shared(self, how: str, age: float = 0.0) -> None:

@@ -277,5 +277,5 @@ def adopted(
         published_at=now,
         retries=last,
         ran_before=failure(Code.EXPIRED, "", Executed.UNKNOWN) if last else None,
-        is_news=states[last] not in (None, "settled"),
+        is_new_outcome=states[last] not in (None, "settled"),
     )

@@ -124,7 +124,7 @@ class Publisher:
             case CallState.MOVED if pending.message.approval is None:
                 self._queue.stranded(pending)
             case CallState.RAN:
-                pending.known_before()
+                pending.was_settled_before()
                 self._calls.resolve(pending, forgotten())
             case CallState.WAITING | CallState.APPROVED | CallState.LAPSED | CallState.MOVED:
                 self._calls.approval_required(pending)

@@ -81,9 +81,9 @@ class Pump:
         queue.cap = spec.concurrency  # a redeclared tool may have another cap
         return queue
 
-    def held_back_by(self, pending: Pending) -> str:
-        """Why a call that waits here was not sent; see `QueuePump.held_back_by`."""
-        return self._queue(pending).held_back_by(pending)
+    def blocked_by(self, pending: Pending) -> str:
+        """Why a call that waits here was not sent; see `QueuePump.blocked_by`."""
+        return self._queue(pending).blocked_by(pending)
 
     def adopt(self, pending: Pending) -> None:
         """Take over a call that another dispatcher published."""
@@ -97,10 +97,10 @@ class Pump:
         """Note that no worker will start the call."""
         self._queue(pending).stranded(pending)
 
-    def handed_over(self, pending: Pending) -> None:
+    def move_to_background(self, pending: Pending) -> None:
         """Note that the call moves to the background, before it is marked so."""
         if pending.queue:
-            self._queue(pending).handed_over(pending)
+            self._queue(pending).move_to_background(pending)
 
     def published_again(self, pending: Pending) -> None:
         """Note that a call that a worker had waits to be started again."""

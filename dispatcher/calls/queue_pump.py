@@ -147,7 +147,7 @@ class QueuePump:
         """Note that no worker will start the call, so that it does not hold back others."""
         self._leave_queue(pending, Stage.STRANDED)
 
-    def handed_over(self, pending: Pending) -> None:
+    def move_to_background(self, pending: Pending) -> None:
         """Note that the call moves to the background, which makes room in its session."""
         line = self._lines.get(pending.line)
         if line is not None and not pending.in_background and pending.is_in_flight:
@@ -160,7 +160,7 @@ class QueuePump:
             self._unstarted -= 1
             self.wake()
 
-    def held_back_by(self, pending: Pending) -> str:
+    def blocked_by(self, pending: Pending) -> str:
         """Why a call that waits here was not sent: `concurrency`, `session_limit` or `workers`."""
         if self.cap is not None and self._in_flight >= self.cap:
             return "concurrency"

@@ -196,7 +196,7 @@ class Recovery:
             case CallState.AGAIN:
                 log.info("call_again call=%s attempt=%d", pending.call.id, answer.attempt)
                 pending.in_attempt(answer.attempt)
-                self._calls.waits_again(pending)
+                self._calls.restart_queue_wait(pending)
                 self._sent_again(pending)
             case CallState.UNCLAIMED if not pending.message.rerunnable:
                 await self._open_again(pending, pending.message.attempt)

@@ -85,7 +85,7 @@ class RecentlyEnded:
         ]
 
 
-class HeldBack(NamedTuple):
+class UnsentCall(NamedTuple):
     """A call that is not accepted yet, or that its provider runs if a person approves it.
 
     `began` is on the monotonic clock. `end` cancels it; the outcome, None if it did not end.
@@ -120,7 +120,7 @@ class Reporter:
         self._pump = pump
         self._breaker = breaker
         self._cancel = cancel
-        self.held_back: Callable[[], Iterable[HeldBack]] = lambda: ()
+        self.unsent_calls: Callable[[], Iterable[UnsentCall]] = lambda: ()
         """Calls that wait for others of their turn or for a policy, or that providers run."""
         self.handed_out: Callable[[str | None], str | None] = lambda _: None
         """Returns the record key of the call of a handle given here."""
@@ -164,9 +164,9 @@ class Reporter:
                 continue
             count = waits.setdefault((pending.call.name, waits_for), [0, pending.began])
             count[0] += 1
-        for held in self.held_back():
+        for unsent in self.unsent_calls():
             opened += 1
-            waits.setdefault((held.call.name, held.waits_for), [0, held.began])[0] += 1
+            waits.setdefault((unsent.call.name, unsent.waits_for), [0, unsent.began])[0] += 1
         waiting = [
             WaitingCalls(
                 tool=tool, waits_for=why, count=int(count), oldest=round(max(0.0, now - since), 1)
@@ -199,22 +199,24 @@ class Reporter:
             key = question.key or self.handed_out(question.call)
             question = msgspec.structs.replace(question, key=key)
             found = [p for p in self._calls.all_open() if not p.is_run and _is_meant(p, question)]
-            held_back = [held for held in self.held_back() if _is_held_back(held, question)]
+            unsent_calls = [
+                unsent for unsent in self.unsent_calls() if _is_asked_about(unsent, question)
+            ]
             calls = found[:_ANSWERED_AT_MOST]
-            ended: list[Outcome | None] = [None] * len(held_back)
+            ended: list[Outcome | None] = [None] * len(unsent_calls)
             if question.cancel:
                 self._audit([(p.call, p.message.session) for p in found])
                 await self._cancel(found)
-                self._audit([(held.call, held.session) for held in held_back])
-                ended = [await held.end() for held in held_back]
+                self._audit([(unsent.call, unsent.session) for unsent in unsent_calls])
+                ended = [await unsent.end() for unsent in unsent_calls]
             answer = Answer(
                 question=question.id,
                 dispatcher=self._transport.id,
                 calls=[
                     *map(self._status, calls),
-                    *map(_status_of, held_back[:_ANSWERED_AT_MOST], ended),
+                    *map(_status_of, unsent_calls[:_ANSWERED_AT_MOST], ended),
                 ],
-                more=len(found) - len(calls) + len(held_back[_ANSWERED_AT_MOST:]),
+                more=len(found) - len(calls) + len(unsent_calls[_ANSWERED_AT_MOST:]),
             )
             body = signed_answer(self._envelope, answer)
             await self._transport.tell(answer_stream(self._names, question), body)
@@ -265,7 +267,7 @@ class Reporter:
         if stage is Stage.PUBLISHING:
             return "server"
         if stage is Stage.WAITING:
-            return self._pump.held_back_by(pending)
+            return self._pump.blocked_by(pending)
         return "rate_limit" if pending.limited is not None and pending.limited.waits else "retry"
 
 
@@ -281,10 +283,10 @@ def _is_meant(pending: Pending, question: Question) -> bool:
     return _is_named(pending.call, pending.message.session, question)
 
 
-def _is_held_back(held: HeldBack, question: Question) -> bool:
+def _is_asked_about(unsent: UnsentCall, question: Question) -> bool:
     if question.key is not None:
-        return root_of(question.key) == held.key
-    return _is_named(held.call, held.session, question)
+        return root_of(question.key) == unsent.key
+    return _is_named(unsent.call, unsent.session, question)
 
 
 def _is_named(call: ToolCall, session: str | None, question: Question) -> bool:
@@ -294,16 +296,16 @@ def _is_named(call: ToolCall, session: str | None, question: Question) -> bool:
     return is_call and question.session in (None, session)
 
 
-def _status_of(held: HeldBack, outcome: Outcome | None) -> CallStatus:
+def _status_of(unsent: UnsentCall, outcome: Outcome | None) -> CallStatus:
     return CallStatus(
-        call=held.call.id,
-        tool=held.call.name,
-        key=held.key,
-        state=(State.WAITING if held.waits_for == "approval" else State.PENDING).value,
-        age=round(time.monotonic() - held.began, 1),
-        session=held.session,
-        waits_for=held.waits_for,
-        approval=held.key if held.waits_for == "approval" else "",
+        call=unsent.call.id,
+        tool=unsent.call.name,
+        key=unsent.key,
+        state=(State.WAITING if unsent.waits_for == "approval" else State.PENDING).value,
+        age=round(time.monotonic() - unsent.began, 1),
+        session=unsent.session,
+        waits_for=unsent.waits_for,
+        approval=unsent.key if unsent.waits_for == "approval" else "",
         cancelled=str(outcome.code or "ok") if outcome is not None else "",
         executed=str(outcome.executed) if outcome is not None else "",
     )

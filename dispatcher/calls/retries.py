@@ -82,7 +82,7 @@ class Retries:
             return False
         if pending.is_cancelled and not (pending.in_background or pending.is_attached):
             return False
-        if not pending.is_news:  # it may have been retried long ago
+        if not pending.is_new_outcome:  # it may have been retried long ago
             pause = 0.0
         if not pending.is_cancelled:
             self._observers.call("retried", pending, pause)

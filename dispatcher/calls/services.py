@@ -91,7 +91,7 @@ class Calls(Protocol):
         """Note that a worker took a call's message without claiming it; `reason` as in `Passed`."""
         ...
 
-    def waits_again(self, pending: Pending) -> None:
+    def restart_queue_wait(self, pending: Pending) -> None:
         """Let a started call wait for another worker, with a new queue wait."""
         ...
 

@@ -90,7 +90,7 @@ class SharedRun:
 
     def was_over(self, run: Pending) -> bool:
         """Whether the run, in the requested attempt, had ended before it was requested."""
-        return not run.is_news and run.key == self.key
+        return not run.is_new_outcome and run.key == self.key
 
     def may_retry(self, run: Pending) -> bool:
         """Whether a call is the current run and still has sharers."""

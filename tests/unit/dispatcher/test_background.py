@@ -94,7 +94,7 @@ async def ask(
     return result
 
 
-async def hand_over(dispatcher: Dispatcher, key: str, session: str | None = "s-1") -> str:
+async def move_to_background(dispatcher: Dispatcher, key: str, session: str | None = "s-1") -> str:
     """The handle of a call that goes on in the background."""
     result = await ask(dispatcher, "slow", session, key)
     assert result.handle
@@ -113,7 +113,7 @@ async def final(
 async def test_a_handle_stands_for_the_call_that_goes_on(
     bench: Bench, dispatcher: Dispatcher
 ) -> None:
-    handle = await hand_over(dispatcher, "a")
+    handle = await move_to_background(dispatcher, "a")
     assert await dispatcher.task_result(handle, session="s-1") is None
     await bench.hand.end("a")
     result = await final(dispatcher, handle)
@@ -128,7 +128,7 @@ async def test_a_handle_stands_for_the_call_that_goes_on(
 async def test_a_handle_is_found_by_its_session_alone(
     dispatcher: Dispatcher, session: str | None
 ) -> None:
-    handle = await hand_over(dispatcher, "a")
+    handle = await move_to_background(dispatcher, "a")
     with pytest.raises(KeyError):
         await dispatcher.task_result(handle, session=session)
     with pytest.raises(KeyError):
@@ -138,14 +138,14 @@ async def test_a_handle_is_found_by_its_session_alone(
 
 
 async def test_a_handle_of_no_session_is_found_without_one_alone(dispatcher: Dispatcher) -> None:
-    handle = await hand_over(dispatcher, "a", None)
+    handle = await move_to_background(dispatcher, "a", None)
     assert await dispatcher.task_result(handle) is None
     with pytest.raises(KeyError):
         await dispatcher.task_result(handle, session="s-1")
 
 
 async def test_a_handle_is_found_by_its_tenant_alone(bench: Bench, dispatcher: Dispatcher) -> None:
-    handle = await hand_over(dispatcher, "a")
+    handle = await move_to_background(dispatcher, "a")
     async with bench.dispatcher("reply:other", tenant="another") as other:
         with pytest.raises(KeyError):
             await other.task_result(handle, session="s-1")
@@ -156,7 +156,7 @@ async def test_a_handle_is_found_by_its_tenant_alone(bench: Bench, dispatcher: D
 async def test_a_handle_stored_without_the_key_is_rejected(
     bench: Bench, dispatcher: Dispatcher, stored: str
 ) -> None:
-    handle = await hand_over(dispatcher, "a")
+    handle = await move_to_background(dispatcher, "a")
     await eventually(lambda: handle in bench.server.handles, "the server has it")
     owner, body = bench.server.handles[handle]
     stranger = Envelope(Keyring([generate_key()]))
@@ -171,7 +171,7 @@ async def test_a_handle_stored_without_the_key_is_rejected(
 async def test_a_model_does_not_learn_whether_a_handle_is_another_s(
     dispatcher: Dispatcher, tool: str
 ) -> None:
-    handle = await hand_over(dispatcher, "a")
+    handle = await move_to_background(dispatcher, "a")
     foreign = await ask(dispatcher, tool, "s-2", handle=handle)
     unknown = await ask(dispatcher, tool, "s-2", "other", handle="nothing")
     assert (foreign.code, foreign.executed) == (Code.REPORTED, Executed.YES)
@@ -184,7 +184,7 @@ async def test_a_model_does_not_learn_whether_a_handle_is_another_s(
 async def test_a_model_gets_the_result_with_the_handle(
     bench: Bench, dispatcher: Dispatcher
 ) -> None:
-    handle = await hand_over(dispatcher, "a")
+    handle = await move_to_background(dispatcher, "a")
     await eventually(lambda: bench.hand.ids == ["a"], "it runs")
     running = await ask(dispatcher, "task_result", key="b", handle=handle, wait=0)
     assert running.data == {"handle": handle, "tool": "slow", "state": "RUNNING"}
@@ -196,7 +196,7 @@ async def test_a_model_gets_the_result_with_the_handle(
 async def test_a_model_that_asks_for_a_result_waits_for_it(
     bench: Bench, dispatcher: Dispatcher
 ) -> None:
-    handle = await hand_over(dispatcher, "a")
+    handle = await move_to_background(dispatcher, "a")
     asked = asyncio.create_task(ask(dispatcher, "task_result", key="b", handle=handle, wait=LONG))
     await eventually(lambda: bench.hand.ids == ["a"], "it runs")
     await turns(50)
@@ -208,7 +208,7 @@ async def test_a_model_that_asks_for_a_result_waits_for_it(
 async def test_a_model_is_told_why_a_background_call_failed(
     bench: Bench, dispatcher: Dispatcher
 ) -> None:
-    handle = await hand_over(dispatcher, "a")
+    handle = await move_to_background(dispatcher, "a")
     await bench.hand.end("a", failure(Code.REPORTED, "no such row", Executed.YES, worker="w-1"))
     told = await ask(dispatcher, "task_result", handle=handle, wait=LONG)
     assert told.ok, "the question was answered"
@@ -219,7 +219,7 @@ async def test_a_model_is_told_why_a_background_call_failed(
 
 
 async def test_a_host_stops_a_background_call(bench: Bench, dispatcher: Dispatcher) -> None:
-    handle = await hand_over(dispatcher, "a")
+    handle = await move_to_background(dispatcher, "a")
     await eventually(lambda: bench.hand.ids == ["a"], "it runs")
     result = await dispatcher.task_cancel(handle, session="s-1")
     assert (result.code, result.executed) == (Code.CANCELLED, Executed.UNKNOWN)
@@ -229,7 +229,7 @@ async def test_a_host_stops_a_background_call(bench: Bench, dispatcher: Dispatch
 
 
 async def test_a_model_stops_a_background_call(bench: Bench, dispatcher: Dispatcher) -> None:
-    handle = await hand_over(dispatcher, "a")
+    handle = await move_to_background(dispatcher, "a")
     await eventually(lambda: bench.hand.ids == ["a"], "it runs")
     told = await ask(dispatcher, "task_cancel", handle=handle)
     assert (told.data["state"], told.data["code"]) == ("FAILED", "aborted.cancelled")
@@ -242,8 +242,8 @@ async def test_a_model_stops_a_background_call(bench: Bench, dispatcher: Dispatc
 async def test_a_session_s_calls_are_listed_with_their_states_the_newest_last(
     bench: Bench, dispatcher: Dispatcher
 ) -> None:
-    handles = [await hand_over(dispatcher, key) for key in "ab"]
-    await hand_over(dispatcher, "c", "s-2")
+    handles = [await move_to_background(dispatcher, key) for key in "ab"]
+    await move_to_background(dispatcher, "c", "s-2")
     await bench.hand.end("a")
     await final(dispatcher, handles[0])
     await eventually(lambda: "b" in bench.hand.ids, "it runs")
@@ -259,7 +259,7 @@ async def test_a_call_listed_under_another_session_or_tenant_is_not_listed(
 ) -> None:
     """R63: nobody signed the list, and whoever listens would send the call as its own."""
     session = "s-1" if tenant == "another" else "s-2"
-    handle = await hand_over(dispatcher, "a", session)
+    handle = await move_to_background(dispatcher, "a", session)
     _, body = bench.server.handles[handle]
     async with bench.dispatcher("reply:other", tenant=tenant) as other:
         bench.server.handles[handle] = other._background._owner("s-1"), body
@@ -269,7 +269,7 @@ async def test_a_call_listed_under_another_session_or_tenant_is_not_listed(
 async def test_another_dispatcher_lists_the_state_of_the_record(
     bench: Bench, dispatcher: Dispatcher
 ) -> None:
-    await hand_over(dispatcher, "a")
+    await move_to_background(dispatcher, "a")
     await eventually(lambda: bench.hand.ids == ["a"], "it runs")
     async with bench.dispatcher("reply:other") as other:
         (task,) = await other.task_list(session="s-1")
@@ -277,7 +277,7 @@ async def test_another_dispatcher_lists_the_state_of_the_record(
 
 
 async def test_what_is_kept_no_more_is_not_listed(bench: Bench, dispatcher: Dispatcher) -> None:
-    await hand_over(dispatcher, "a", None)
+    await move_to_background(dispatcher, "a", None)
     assert len(await dispatcher.task_list()) == 1
     bench.transport.ahead = 2 * 86_400.0
     assert await dispatcher.task_list() == []
@@ -286,7 +286,7 @@ async def test_what_is_kept_no_more_is_not_listed(bench: Bench, dispatcher: Disp
 async def test_a_call_whose_record_is_gone_is_listed_as_expired(
     bench: Bench, dispatcher: Dispatcher
 ) -> None:
-    handle = await hand_over(dispatcher, "a")
+    handle = await move_to_background(dispatcher, "a")
     await bench.hand.end("a")
     await final(dispatcher, handle)
     bench.server.forget()
@@ -301,7 +301,7 @@ async def test_a_model_sees_the_newest_calls_and_the_count_of_older_ones(
     dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "LISTED_AT_MOST", 2)
-    handles = [await hand_over(dispatcher, key) for key in "abcde"]
+    handles = [await move_to_background(dispatcher, key) for key in "abcde"]
     told = await ask(dispatcher, "task_list")
     assert [task["handle"] for task in told.data] == handles[-2:]
     assert told.note is not None
@@ -311,7 +311,7 @@ async def test_a_model_sees_the_newest_calls_and_the_count_of_older_ones(
 
 async def test_a_model_without_a_session_is_shown_no_calls(dispatcher: Dispatcher) -> None:
     """They may be another conversation's."""
-    await hand_over(dispatcher, "a", None)
+    await move_to_background(dispatcher, "a", None)
     told = await ask(dispatcher, "task_list", None)
     assert (told.data, bool(told.note)) == ([], True)
 
@@ -320,12 +320,12 @@ async def test_without_a_session_a_host_is_shown_the_newest_of_this_dispatcher(
     bench: Bench, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "_OWN_KEPT", 2)
-    handles = [await hand_over(dispatcher, "a", None)]
+    handles = [await move_to_background(dispatcher, "a", None)]
     await bench.hand.end("a")
     await final(dispatcher, handles[0], None)
-    handles += [await hand_over(dispatcher, key, None) for key in "bc"]
+    handles += [await move_to_background(dispatcher, key, None) for key in "bc"]
     assert [task["handle"] for task in await dispatcher.task_list()] == handles[1:]
-    handles.append(await hand_over(dispatcher, "d", None))
+    handles.append(await move_to_background(dispatcher, "d", None))
     listed = [task["handle"] for task in await dispatcher.task_list()]
     assert listed == handles[1:], "what is open is kept"
     async with bench.dispatcher("reply:other") as other:
@@ -385,8 +385,8 @@ async def test_an_output_stored_without_the_key_is_rejected(
 async def test_handles_come_as_their_calls_end_to_their_session_alone(
     bench: Bench, dispatcher: Dispatcher
 ) -> None:
-    handles = {key: await hand_over(dispatcher, key) for key in "ab"}
-    foreign = await hand_over(dispatcher, "c", "s-2")
+    handles = {key: await move_to_background(dispatcher, key) for key in "ab"}
+    foreign = await move_to_background(dispatcher, "c", "s-2")
     ours, theirs = dispatcher.completed(session="s-1"), dispatcher.completed(session="s-2")
     for key in "cba":
         await bench.hand.end(key)
@@ -397,7 +397,7 @@ async def test_handles_come_as_their_calls_end_to_their_session_alone(
 async def test_calls_that_ended_before_the_first_listener_come_first(
     bench: Bench, dispatcher: Dispatcher
 ) -> None:
-    first, second = [await hand_over(dispatcher, key) for key in "ab"]
+    first, second = [await move_to_background(dispatcher, key) for key in "ab"]
     await bench.hand.end("a")
     await final(dispatcher, first)
     stream = dispatcher.completed(session="s-1")
@@ -407,7 +407,7 @@ async def test_calls_that_ended_before_the_first_listener_come_first(
 
 
 async def test_a_listener_that_pauses_misses_nothing(bench: Bench, dispatcher: Dispatcher) -> None:
-    first, second = [await hand_over(dispatcher, key) for key in "ab"]
+    first, second = [await move_to_background(dispatcher, key) for key in "ab"]
     stream = dispatcher.completed(session="s-1")
     assert isinstance(stream, AsyncGenerator)
     await bench.hand.end("a")
@@ -423,7 +423,7 @@ async def test_of_undelivered_items_the_oldest_is_dropped(
     bench: Bench, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(completed_handles, "_COMPLETED_KEPT", 2)
-    handles = [await hand_over(dispatcher, key) for key in "abc"]
+    handles = [await move_to_background(dispatcher, key) for key in "abc"]
     for key, handle in zip("abc", handles, strict=True):
         await bench.hand.end(key)
         await final(dispatcher, handle)
@@ -437,7 +437,7 @@ async def test_the_sessions_that_nobody_listens_to_are_forgotten_the_oldest_firs
     monkeypatch.setattr(completed_handles, "_SESSIONS_KEPT", 2)
     handles = {}
     for key in "abc":
-        handles[key] = await hand_over(dispatcher, key, key)
+        handles[key] = await move_to_background(dispatcher, key, key)
         await bench.hand.end(key)
         await final(dispatcher, handles[key], key)
     for key in "bc":
@@ -465,7 +465,7 @@ async def test_a_handle_works_here_while_the_server_cannot_keep_it(
     bench: Bench, dispatcher: Dispatcher, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.transport.failures = 3
-    handle = await hand_over(dispatcher, "a")
+    handle = await move_to_background(dispatcher, "a")
     assert handle not in bench.server.handles
     assert await dispatcher.task_result(handle, session="s-1") is None
     with pytest.raises(KeyError):
@@ -479,14 +479,14 @@ async def test_a_handle_works_here_while_the_server_cannot_keep_it(
 async def test_a_handle_works_here_though_the_server_lost_it(
     bench: Bench, dispatcher: Dispatcher
 ) -> None:
-    handle = await hand_over(dispatcher, "a")
-    other = await hand_over(dispatcher, "b")
+    handle = await move_to_background(dispatcher, "a")
+    other = await move_to_background(dispatcher, "b")
     await eventually(lambda: bench.hand.ids == ["a", "b"], "they run")
     await eventually(lambda: other in bench.server.handles, "the server has them")
     bench.server.handles.clear()
     listed = [task["handle"] for task in await dispatcher.task_list(session="s-1")]
     assert listed == [handle, other]
-    await hand_over(dispatcher, "c")
+    await move_to_background(dispatcher, "c")
     told = await ask(dispatcher, "task_list", key="list")
     assert len(told.data) == 3
     assert await dispatcher.task_result(handle, session="s-1") is None
@@ -514,7 +514,7 @@ async def test_a_call_that_ends_while_its_handle_is_being_kept_has_its_result(
 
 async def test_a_handle_outlives_the_dispatcher_that_gave_it(bench: Bench) -> None:
     async with bench.dispatcher("reply:first") as first:
-        handle = await hand_over(first, "a")
+        handle = await move_to_background(first, "a")
         await eventually(lambda: bench.hand.ids == ["a"], "it runs")
     async with bench.dispatcher("reply:second") as second:
         assert await second.task_result(handle, session="s-1") is None
@@ -526,7 +526,7 @@ async def test_a_handle_outlives_the_dispatcher_that_gave_it(bench: Bench) -> No
 
 async def test_a_call_that_ended_without_a_listener_is_found_by_its_handle(bench: Bench) -> None:
     async with bench.dispatcher("reply:first") as first:
-        handle = await hand_over(first, "a")
+        handle = await move_to_background(first, "a")
         await eventually(lambda: bench.hand.ids == ["a"], "it runs")
     await bench.hand.end("a")
     async with bench.dispatcher("reply:second") as second:
@@ -537,7 +537,7 @@ async def test_a_call_that_ended_without_a_listener_is_found_by_its_handle(bench
 
 async def test_a_listener_adopts_the_calls_of_a_dead_dispatcher(bench: Bench) -> None:
     async with bench.dispatcher("reply:first") as first:
-        handle = await hand_over(first, "a")
+        handle = await move_to_background(first, "a")
         await eventually(lambda: bench.hand.ids == ["a"], "it runs")
     async with bench.dispatcher("reply:second") as second:
         stream = second.completed(session="s-1")

@@ -151,7 +151,7 @@ def sent_and_lost() -> Pending:
     call.published_again(at=2.0)
     call.held_by("w-1")
     call.attached()
-    call.known_before()
+    call.was_settled_before()
     call.to(Stage.RUNNING)
     return call
 
@@ -163,7 +163,7 @@ def test_a_retry_is_a_new_call_under_a_name_of_its_own() -> None:
     assert (call.key, call.root, call.retries, call.message.attempt) == ("k.1", "k", 1, 1)
     assert (call.stage, call.start_by, call.is_unsent) == (Stage.NEW, 77.0, True)
     assert (call.worker, call.republished, call.is_attached) == ("", 0, False)
-    assert call.is_news, "whatever is heard of it now is new"
+    assert call.is_new_outcome, "whatever is heard of it now is new"
     assert not call.again, "nobody asked for this record before"
     assert call.is_open
     call.start_again(start_by=78.0, before=failure(Code.RAISED, "", Executed.YES))
@@ -221,7 +221,7 @@ def test_only_a_later_attempt_was_started_before() -> None:
 def test_a_call_handed_over_is_kept_as_long_as_its_handle() -> None:
     """By the worker too, where it is yet to be sent."""
     call = pending("k")
-    call.handed_over(99.0)
+    call.move_to_background(99.0)
     assert (call.in_background, call.keep, call.message.keep) == (True, 99.0, 99.0)
 
 

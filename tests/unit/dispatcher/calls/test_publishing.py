@@ -179,7 +179,7 @@ async def test_what_may_have_run_and_has_no_record_is_unknown_and_no_news(bench:
     await bench.publisher.publish([call])
     assert call.outcome is not None
     assert (call.outcome.code, call.outcome.executed) == (Code.WORKER_LOST, Executed.UNKNOWN)
-    assert not call.is_news
+    assert not call.is_new_outcome
 
 
 async def test_what_an_earlier_epoch_may_have_taken_is_started_by_nobody(bench: Bench) -> None:

@@ -412,8 +412,8 @@ async def test_a_call_that_was_handed_over_takes_no_place_of_its_session(
     await turns()
     assert made.sent == ["a-0", "a-1"]
     for call in (first, second):
-        made.pump.handed_over(call)
-        call.handed_over(60.0)
+        made.pump.move_to_background(call)
+        call.move_to_background(60.0)
     made.submit("a-3", "a-4")
     await turns()
     assert made.sent == ["a-0", "a-1", "a-2", "a-3"]

@@ -300,7 +300,7 @@ async def test_a_write_that_was_handed_over_waits_as_long_as_a_background_call(
     bench: Bench,
 ) -> None:
     call = await bench.run("k", WRITE)
-    call.handed_over(60.0)
+    call.move_to_background(60.0)
     await bench.look()
     await bench.watch(30)
     assert call.is_open

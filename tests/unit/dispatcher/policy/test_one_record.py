@@ -407,10 +407,10 @@ async def test_a_record_that_says_it_waits_longer_cannot_be_approved_after_its_s
         kept = record.request, record.expires + 3600
         server_time = dispatcher._in_flight._transport.server_time
 
-        def waits_again() -> bool:  # after its dispatcher has ended it
+        def restart_queue_wait() -> bool:  # after its dispatcher has ended it
             return record.state == "settled" and server_time() > approval.expires_at
 
-        await eventually(waits_again, "its time is over")
+        await eventually(restart_queue_wait, "its time is over")
         record.state = record.approval = "waiting"
         record.request, record.expires = kept
         with pytest.raises(ApprovalRefused, match="expired"):
