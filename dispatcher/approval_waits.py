@@ -40,8 +40,8 @@ from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.messages import feedback
 from toolpool.dispatcher.messages.classify import forgotten, not_queued
 from toolpool.dispatcher.policy.approval_webhook import ApprovalNotifier
-from toolpool.dispatcher.policy.policy import Policy
-from toolpool.dispatcher.policy.verdicts import AskApproval
+from toolpool.dispatcher.policy.decision import Policy
+from toolpool.dispatcher.policy.verdict_types import AskApproval
 from toolpool.dispatcher.turn_context import TurnContext
 
 log = logs.logger("approvals")

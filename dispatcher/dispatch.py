@@ -23,7 +23,7 @@ from toolpool.dispatcher.lifetime import Lifetime, in_a_thread
 from toolpool.dispatcher.observer import Observer
 from toolpool.dispatcher.observers.observer_setup import Record
 from toolpool.dispatcher.policy.hooks import Hooks
-from toolpool.dispatcher.policy.verdicts import Preview
+from toolpool.dispatcher.policy.verdict_types import Preview
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.dispatcher.turn import TurnResult

@@ -38,8 +38,8 @@ from toolpool.dispatcher.messages import feedback
 from toolpool.dispatcher.messages.classify import not_queued, rejected
 from toolpool.dispatcher.messages.wording import Wording
 from toolpool.dispatcher.policy.approval_webhook import ApprovalNotifier
-from toolpool.dispatcher.policy.policy import Policy
-from toolpool.dispatcher.policy.verdicts import Allow, AskApproval, Deny
+from toolpool.dispatcher.policy.decision import Policy
+from toolpool.dispatcher.policy.verdict_types import Allow, AskApproval, Deny
 from toolpool.dispatcher.turn_context import TurnContext
 
 log = logs.logger("approvals")

@@ -6,7 +6,7 @@ from typing import Any
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.policy.result_policy import ResultPolicy
-from toolpool.dispatcher.policy.verdicts import ProposedCall, copied
+from toolpool.dispatcher.policy.verdict_types import ProposedCall, copied
 
 
 class Results:

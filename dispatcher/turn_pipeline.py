@@ -21,8 +21,8 @@ from toolpool.dispatcher.formats import Response, response_reader
 from toolpool.dispatcher.messages.wording import Wording
 from toolpool.dispatcher.observer import Observers
 from toolpool.dispatcher.observers.session_record import Recorder
-from toolpool.dispatcher.policy.policy import Judgement, Policy
-from toolpool.dispatcher.policy.verdicts import Preview
+from toolpool.dispatcher.policy.decision import Judgement, Policy
+from toolpool.dispatcher.policy.verdict_types import Preview
 from toolpool.dispatcher.provider_approvals import ProviderApprovals
 from toolpool.dispatcher.results import Results
 from toolpool.dispatcher.turn_context import TurnContext, turn_context

@@ -24,7 +24,7 @@ from toolpool.dispatcher.calls.in_flight import InFlightCalls
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.reporting import UnsentCall
 from toolpool.dispatcher.messages.classify import left_to_others, not_queued
-from toolpool.dispatcher.policy.policy import Judgement
+from toolpool.dispatcher.policy.decision import Judgement
 from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.turn_order import stages
 

@@ -20,8 +20,8 @@ from toolpool.dispatcher.observer import Observer, Observers
 from toolpool.dispatcher.observers.log import log
 from toolpool.dispatcher.observers.observer_setup import ObserverSetup, Record
 from toolpool.dispatcher.policy.approval_webhook import ApprovalNotifier
+from toolpool.dispatcher.policy.decision import Policy
 from toolpool.dispatcher.policy.hooks import Hooks, HostHooks
-from toolpool.dispatcher.policy.policy import Policy
 from toolpool.dispatcher.policy.result_policy import ResultPolicy
 from toolpool.dispatcher.provider_approvals import ProviderApprovals
 from toolpool.dispatcher.results import Results

@@ -13,7 +13,7 @@ from toolpool.dispatcher.host.hook import Hook, hook_of
 from toolpool.dispatcher.observer import Loop
 from toolpool.dispatcher.policy.approval_view import Approval
 from toolpool.dispatcher.policy.rule_file import RuleFile
-from toolpool.dispatcher.policy.verdicts import ProposedCall, Replace, Verdict
+from toolpool.dispatcher.policy.verdict_types import ProposedCall, Replace, Verdict
 
 BeforeCall = Callable[[ProposedCall], Verdict | Awaitable[Verdict | None] | None]
 AfterResult = Callable[[ToolResult, ProposedCall], Replace | Awaitable[Replace | None] | None]

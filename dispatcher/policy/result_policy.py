@@ -11,7 +11,7 @@ from toolpool.contract.settings import Settings
 from toolpool.dispatcher.host.hook import Hook, HookFailed
 from toolpool.dispatcher.messages.wording import Wording
 from toolpool.dispatcher.observer import Observers
-from toolpool.dispatcher.policy.verdicts import ProposedCall, Replace, copied
+from toolpool.dispatcher.policy.verdict_types import ProposedCall, Replace, copied
 
 HOOK = "after_result"
 

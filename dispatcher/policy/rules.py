@@ -13,7 +13,7 @@ from toolpool.contract.schema.dialect import plain
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.policy.conditions import Condition, RuleFailed, Steps, Test
 from toolpool.dispatcher.policy.schema_fit import misfit
-from toolpool.dispatcher.policy.verdicts import (
+from toolpool.dispatcher.policy.verdict_types import (
     Allow,
     AskApproval,
     Deny,

@@ -21,7 +21,7 @@ from toolpool import (
     ToolResult,
     tool,
 )
-from toolpool.dispatcher.policy.verdicts import Verdict
+from toolpool.dispatcher.policy.verdict_types import Verdict
 from toolpool.pool import InMemoryDispatcher
 
 RAN: list[dict[str, Any]] = []

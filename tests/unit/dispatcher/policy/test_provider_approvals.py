@@ -21,7 +21,7 @@ from toolpool import (
     tool,
 )
 from toolpool.dispatcher.dispatch import Dispatcher as Connected
-from toolpool.dispatcher.policy.verdicts import ProposedCall
+from toolpool.dispatcher.policy.verdict_types import ProposedCall
 
 
 @tool(effects="read")

@@ -22,7 +22,7 @@ from toolpool.contract.spec import Effects
 from toolpool.dispatcher.policy.conditions import RuleFailed
 from toolpool.dispatcher.policy.rule_file import RuleFile
 from toolpool.dispatcher.policy.rules import parse
-from toolpool.dispatcher.policy.verdicts import ProposedCall, Verdict
+from toolpool.dispatcher.policy.verdict_types import ProposedCall, Verdict
 
 
 def proposed(tool: str = "refund", /, **arguments: Any) -> ProposedCall:

@@ -28,7 +28,7 @@ from toolpool.dispatcher.observer import Observers
 from toolpool.dispatcher.policy.conditions import RuleFailed
 from toolpool.dispatcher.policy.rule_file import RuleFile
 from toolpool.dispatcher.policy.rules import DEFAULT, Rules
-from toolpool.dispatcher.policy.verdicts import (
+from toolpool.dispatcher.policy.verdict_types import (
     Allow,
     AskApproval,
     Deny,
