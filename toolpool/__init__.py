@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from toolpool.dispatcher.observers.session_record import SessionRecord
     from toolpool.dispatcher.policy.approval_view import Approval
     from toolpool.dispatcher.policy.hooks import Hooks
-    from toolpool.dispatcher.policy.verdicts import (
+    from toolpool.dispatcher.policy.verdict_types import (
         Allow,
         AskApproval,
         Deny,
@@ -123,7 +123,7 @@ _HOMES = {
     "toolpool.dispatcher.observers.session_record": ("SessionRecord",),
     "toolpool.dispatcher.policy.approval_view": ("Approval",),
     "toolpool.dispatcher.policy.hooks": ("Hooks",),
-    "toolpool.dispatcher.policy.verdicts": (
+    "toolpool.dispatcher.policy.verdict_types": (
         "Allow",
         "AskApproval",
         "Deny",

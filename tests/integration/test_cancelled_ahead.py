@@ -49,7 +49,13 @@ class Tools:
             self.ran.append(text)
             raise OSError(text)
 
-        self.all = [first, later, look, shared, failing]
+        @tool(effects="read", retries=1, single_flight=True)
+        async def shared_failing(text: str) -> str:
+            """Fail for all."""
+            self.ran.append(text)
+            raise OSError(text)
+
+        self.all = [first, later, look, shared, failing, shared_failing]
 
 
 def one(name: str, **arguments: Any) -> list[dict[str, Any]]:
@@ -195,6 +201,22 @@ async def test_a_dispatcher_that_leaves_between_two_tries_ends_the_call_for_no_o
         asking[1].cancel()
         [result] = await asking[0]
     assert result.code is Code.RAISED
+    assert len(tools.ran) == 2
+
+
+async def test_a_cancel_between_two_tries_ends_a_shared_run_for_no_other_session() -> None:
+    tools = Tools()
+    call = one("shared_failing", text="a")
+    async with alone(tools.all, retry_delay=1.0) as stays, second(stays, retry_delay=1.0) as other:
+        asking = asyncio.ensure_future(stays.dispatch(call, session="s", turn="t"))
+        cancelled = asyncio.ensure_future(other.dispatch(call, session="c", turn="t"))
+        await eventually(
+            lambda: all(any(p.retries for p in d._in_flight.all_open()) for d in (stays, other)),
+            "both wait for the next try",
+        )
+        assert await other.cancel("c") == 1
+        [result], [ended] = await asyncio.gather(asking, cancelled)
+    assert (result.code, ended.code) == (Code.RAISED, Code.CANCELLED)
     assert len(tools.ran) == 2
 
 

@@ -21,7 +21,7 @@ from toolpool.cli.options import (
 if TYPE_CHECKING:
     from toolpool.contract.result import ToolResult
     from toolpool.contract.settings import Settings
-    from toolpool.dispatcher.policy.verdicts import Preview
+    from toolpool.dispatcher.policy.verdict_types import Preview
 
 
 def call(
@@ -57,7 +57,7 @@ def call(
     import asyncio
 
     from toolpool.cli import connect
-    from toolpool.dispatcher.policy.verdicts import Preview
+    from toolpool.dispatcher.policy.verdict_types import Preview
 
     bare = {"id": "call-1", "name": name, "input": _text(arguments)}
     require_session(session)
