@@ -29,6 +29,14 @@ from toolpool.contract.approval_messages import (
 from toolpool.contract.envelope import CallMessage, Envelope
 from toolpool.contract.fleet_clock import fleet_time
 from toolpool.contract.ledger.approval_steps import Asking, Deciding
+from toolpool.contract.ledger.lua_scripts import new_nonce
+from toolpool.contract.ledger.protocols import (
+    NEW,
+    RAN,
+    CloseReason,
+    Closing,
+    Opening,
+)
 from toolpool.contract.ledger.rate_counters import Ask, Note, start_of
 from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.contract.rates import Limit, rate_of
@@ -415,3 +423,45 @@ async def test_a_rate_counts_on_across_a_jump(
         give_up_at=time.monotonic() + 5.0,
     )
     assert found[0].may_go
+
+
+def closing(key: str, transport: RedisTransport, keep: float = 60.0) -> Closing:
+    return Closing(key, f"n-{key}", transport._epoch, keep, b"no", b"stopped", b"?", b"cancel")
+
+
+async def opened(transport: RedisTransport, *keys: str) -> list[bytes]:
+    """Open writes that wait and run for less than half a minute."""
+    openings = [Opening(key, 1, False, 10.0, 20.0, 60.0) for key in keys]
+    _, answers = await transport._ledger.open(
+        openings,
+        nonce=new_nonce(),
+        reply=transport._reply,
+        queue="queue",
+        message=b"",
+        give_up_at=time.monotonic() + 5.0,
+    )
+    return answers
+
+
+async def closed(transport: RedisTransport, end: CloseReason, *closings: Closing) -> list[bytes]:
+    return await transport._ledger.close(
+        closings, reply=transport._reply, end=end, give_up_at=time.monotonic() + 5.0
+    )
+
+
+async def test_a_call_that_was_told_no_does_not_run_after_a_jump(
+    jumping: Jumping, transports: list[RedisTransport]
+) -> None:
+    one, two = transports
+    await surveys(transports)
+    keys = ["at once", "corrected", "later"]
+    assert await opened(one, *keys) == [NEW] * 3
+    closings = [closing(key, one, 1.0 if key == "later" else 60.0) for key in keys]
+    assert await closed(one, CloseReason.CANCEL, *closings) == [b"no"] * 3
+    over_at = two.server_time() + 1.0
+    jumping.jump(HOUR)
+    assert await opened(two, "at once") == [RAN]
+    await surveys(transports)
+    assert await opened(two, "corrected") == [RAN]
+    await eventually(lambda: two.server_time() > over_at, "the refusal's time is over")
+    assert await opened(two, "later") == [NEW]

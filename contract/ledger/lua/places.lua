@@ -3,7 +3,6 @@
 -- window, and `<call>#<nonce>@<worker>` under a limit on running calls, until its worker reports its end.
 -- Times are given by the caller in fleet time.
 local RUNNING_KEY_MS = 604800000  -- longer than a call runs
-local SPARE_MS = 7200000  -- the server's clock may jump by an hour
 local UNSEEN_MS = 20000
 
 -- Whether a call waits to be started, or runs. If its worker has no lease, it counts as running for a while,

@@ -16,17 +16,21 @@
 --   asker    reply stream of the dispatcher that continues it   told   1 once its end was notified
 --
 -- A call that may not run twice leaves a mark `ran:<key>` when it is claimed, which outlives the record by far.
--- If such a call, or one that needs approval, ends unclaimed, it leaves a mark for as long as its record. A call
--- with a mark cannot be claimed.
+-- If such a call, or one that needs approval, ends unclaimed, it leaves a mark that counts for as long as its
+-- record is kept: its value is when that ends (ms, fleet time). A call with a mark that counts cannot be claimed.
 
--- Longer than an hour, the largest clock jump that is tolerated.
-local REPLY_STREAM_MS = 7200000
+-- Longer than an hour, the largest clock jump that is tolerated: what must not be lost by a jump is kept for so
+-- much longer.
+local SPARE_MS = 7200000
 
 -- The value of the epoch key: `<random> <offset ms> <ms at which a process agreed last> <version of the
 -- switches> <signature of the first three>`; all but the first may be missing. Fleet time is the server's clock plus
 -- the offset, which compensates for the jumps of that clock.
 local random, fleet_offset, agreed, switch_version, signature = '', 0, '', '', ''
 local AGREEMENT_MS = 2000
+-- Processes agree every second. If none has for longer than this, the server's clock has jumped or the server stood
+-- still.
+local GAP_MS = 4000
 
 local function offset_of(word)
   return #word < 16 and string.find(word, '^%-?%d+$') and tonumber(word) or 0
@@ -48,6 +52,12 @@ end
 local function now_ms()
   local t = redis.call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000) + fleet_offset
+end
+
+-- Fleet time, or an earlier time if there is a gap in the agreement: what is over by it is certainly over.
+local function certain_ms()
+  local now, last = now_ms(), offset_of(agreed)
+  return last > 0 and now - last > GAP_MS and last or now
 end
 
 -- A command on a key that writers without a signing key may have overwritten. A value that it fails on (another
@@ -132,21 +142,29 @@ local function mark_of(prefix, key)
 end
 
 local function is_marked(prefix, key)
-  return redis.call('EXISTS', mark_of(prefix, key)) == 1
+  local value = redis.pcall('GET', mark_of(prefix, key))
+  if type(value) ~= 'string' then return value ~= false end
+  return certain_ms() < (tonumber(value) or math.huge)
 end
 
 local function mark(prefix, key, ms)
   redis.call('SET', mark_of(prefix, key), '', 'PX', ms)
 end
 
--- False if the call has a mark.
+-- False if the call has a mark that counts.
 local function mark_first(prefix, key, ms)
-  return redis.call('SET', mark_of(prefix, key), '', 'PX', ms, 'NX') ~= false
+  if redis.call('SET', mark_of(prefix, key), '', 'PX', ms, 'NX') then return true end
+  if is_marked(prefix, key) then return false end
+  mark(prefix, key, ms)
+  return true
 end
 
--- The call was settled: restoring its record and message without a signing key must not run it again.
+-- The call was settled: neither restoring its record and message without a signing key nor losing its record in a
+-- jump of the server's clock must run it.
 local function mark_ended(prefix, key)
-  mark_first(prefix, key, redis.call('PTTL', key))
+  if is_marked(prefix, key) then return end
+  local left = redis.call('PTTL', key)
+  redis.call('SET', mark_of(prefix, key), string.format('%.0f', now_ms() + left), 'PX', left + SPARE_MS)
 end
 
 -- Records name the stream and may be foreign: a key of another prefix is never deleted.
@@ -156,7 +174,7 @@ local function send(stream, body)
     if not prefix or string.sub(KEYS[1], 1, #prefix) ~= prefix then return end
     call('XADD', stream, '*', 'b', body)
   end
-  redis.call('PEXPIRE', stream, REPLY_STREAM_MS)
+  redis.call('PEXPIRE', stream, SPARE_MS)
 end
 
 -- Whether the dispatcher that reads a reply stream holds its lease.
