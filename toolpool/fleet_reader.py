@@ -1,5 +1,6 @@
 """Reads what a running fleet has written to Redis: its workers and its catalog."""
 
+import math
 import secrets
 import time
 from collections import defaultdict
@@ -175,7 +176,9 @@ def read_fleet(settings: Settings) -> Fleet:
         toolsets = client.mget([names.toolset(digest) for digest in used]) if used else []
         ids = [text_of(raw) for raw in client.zrange(names.dispatchers, 0, -1)]
         reports = client.mget([names.dispatcher(id_) for id_ in ids]) if ids else []
-        _note_dispatchers(fleet, envelope, dict(zip(ids, reports, strict=True)))
+        for id_, report in zip(ids, reports, strict=True):
+            _note_dispatcher(fleet, envelope, id_, report or b"")
+        fleet.dispatchers.sort(key=lambda report: report.started_at)
         switches = KillSwitches(envelope, names.prefix)
         switches.take(*_switch_states(client, names))
         fleet.switches.extend(switches.denying())
@@ -202,16 +205,14 @@ def int_of(raw: bytes | None) -> int | None:
     return None
 
 
-def _note_dispatchers(
-    fleet: Fleet, envelope: Envelope, reports: Mapping[str, bytes | None]
-) -> None:
-    for id_, body in reports.items():
-        try:
-            if body is not None:  # else it has expired
-                fleet.dispatchers.append(read_report(envelope, body))
-        except MessageRejected:
-            fleet.foreign_dispatchers.append(_shown(id_))
-    fleet.dispatchers.sort(key=lambda report: report.started_at)
+def _note_dispatcher(fleet: Fleet, envelope: Envelope, id_: str, lease: bytes) -> None:
+    ends, _, report = lease.partition(b" ")
+    if not lease or (int_of(ends) or math.inf) / 1000 <= fleet.now:
+        return  # it has expired
+    try:
+        fleet.dispatchers.append(read_report(envelope, report))
+    except MessageRejected:
+        fleet.foreign_dispatchers.append(_shown(id_))
 
 
 def _note_worker(fleet: Fleet, envelope: Envelope, id_: str, lease: bytes) -> None:

@@ -32,6 +32,7 @@ from toolpool.contract.ledger.approval_steps import Asking, Deciding
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.ledger.protocols import (
     NEW,
+    OTHERS,
     RAN,
     CloseReason,
     Closing,
@@ -465,3 +466,58 @@ async def test_a_call_that_was_told_no_does_not_run_after_a_jump(
     assert await opened(two, "corrected") == [RAN]
     await eventually(lambda: two.server_time() > over_at, "the refusal's time is over")
     assert await opened(two, "later") == [NEW]
+
+
+@pytest.mark.parametrize("end", [CloseReason.LEAVE, CloseReason.DEADLINE])
+async def test_a_call_is_not_ended_beside_a_living_dispatcher_after_a_jump(
+    jumping: Jumping, transports: list[RedisTransport], end: CloseReason
+) -> None:
+    one, two = transports
+    await surveys(transports)
+    for transport in transports:
+        await opened(transport, "at once", "corrected")
+    jumping.jump(30.0)
+    assert await closed(one, end, closing("at once", one)) == [OTHERS]
+    await one.survey([])
+    assert await closed(one, end, closing("corrected", one)) == [OTHERS]
+    with jumping.server.client() as client:  # as if it had died long before
+        client.set(RedisKeys().dispatcher(two.id), f"{round(jumping.time() * 1000)} report")
+    await opened(one, "corrected")
+    assert await closed(one, CloseReason.LEAVE, closing("corrected", one)) == [b"no"]
+
+
+async def test_a_server_that_stood_still_makes_no_dispatcher_look_dead(
+    jumping: Jumping, transports: list[RedisTransport]
+) -> None:
+    """For ten seconds, in which nobody agreed with the time; then one does before another."""
+    one, two = transports
+    await surveys(transports)
+    keys = ["at once", "agreed", "dead"]
+    for transport in transports:
+        await opened(transport, *keys)
+    with jumping.server.client() as client:
+        state = client.get(RedisKeys().epoch).decode().split(" ")
+        state[2] = str(int(state[2]) - 10_000)
+        client.set(RedisKeys().epoch, " ".join(state))
+        client.set(RedisKeys().dispatcher(two.id), f"{int(state[2]) + 7000} report")
+        assert await closed(one, CloseReason.LEAVE, closing("at once", one)) == [OTHERS]
+        await one.survey([])
+        assert await closed(one, CloseReason.LEAVE, closing("agreed", one)) == [OTHERS]
+        state = client.get(RedisKeys().epoch).decode().split(" ")
+        state[5] = str(int(state[5]) - 10_000)
+        client.set(RedisKeys().epoch, " ".join(state))
+    assert await closed(one, CloseReason.LEAVE, closing("dead", one)) == [b"no"]
+
+
+async def test_a_dispatcher_whose_lease_is_over_is_not_shown(
+    jumping: Jumping, transports: list[RedisTransport]
+) -> None:
+    """Its key is kept for longer, because the clock may jump."""
+    await surveys(transports)
+    names = RedisKeys()
+    with jumping.server.client() as client:
+        for id_, left in (("alive", 5000), ("dead", 0)):
+            client.zadd(names.dispatchers, {id_: jumping.time() * 1000})
+            client.set(names.dispatcher(id_), f"{round(jumping.time() * 1000) + left} another's")
+        client.zadd(names.dispatchers, {"closed": jumping.time() * 1000})
+    assert read_fleet(jumping.settings).foreign_dispatchers == ["alive"]

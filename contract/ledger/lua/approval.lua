@@ -94,6 +94,7 @@ elseif what == 'decide' then
   end
   return {'done'}
 elseif what == 'approved' then
+  use_fleet_time(KEYS[1])
   local reply, pause_ms, prefix = ARGV[4], ARGV[5], ARGV[6]
   local answers = {}
   for _, id in ipairs(call('ZRANGEBYSCORE', approved, '-inf', now, 'LIMIT', 0, 256)) do

@@ -13,7 +13,7 @@
 -- 'others' (a living dispatcher waits for it longer: the caller is no longer notified) or 'missing'.
 local epoch = server_epoch(KEYS[1], ARGV[1])
 local reply, cancels, marks, which = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local now = now_ms()
+local now = certain_ms()  -- the clock may just have jumped
 
 local function without_caller(replies)
   local others, alive = {}, false

@@ -24,9 +24,9 @@
 local SPARE_MS = 7200000
 
 -- The value of the epoch key: `<random> <offset ms> <ms at which a process agreed last> <version of the
--- switches> <signature of the first three>`; all but the first may be missing. Fleet time is the server's clock plus
--- the offset, which compensates for the jumps of that clock.
-local random, fleet_offset, agreed, switch_version, signature = '', 0, '', '', ''
+-- switches> <signature of the first three> <ms at which a process agreed after a gap>`; all but the first may be
+-- missing. Fleet time is the server's clock plus the offset, which compensates for the jumps of that clock.
+local random, fleet_offset, agreed, switch_version, signature, after_gap = '', 0, '', '', '', ''
 local AGREEMENT_MS = 2000
 -- Processes agree every second. If none has for longer than this, the server's clock has jumped or the server stood
 -- still.
@@ -38,14 +38,15 @@ end
 
 local function read_epoch(value)
   local offset
-  random, offset, agreed, switch_version, signature = string.match(value, '^(%S*) ?(%S*) ?(%S*) ?(%S*) ?(%S*)')
+  random, offset, agreed, switch_version, signature, after_gap = string.match(value,
+    '^(%S*) ?(%S*) ?(%S*) ?(%S*) ?(%S*) ?(%S*)')
   fleet_offset = offset_of(offset)
   if switch_version == '' then switch_version = random end  -- data was lost, perhaps switches too
 end
 
 local function epoch_value()
   local last = agreed ~= '' and agreed or '0'
-  return string.format('%s %.0f %s %s %s', random, fleet_offset, last, switch_version, signature)
+  return string.format('%s %.0f %s %s %s %s', random, fleet_offset, last, switch_version, signature, after_gap)
 end
 
 -- Fleet time if the script has called `server_epoch` or `use_fleet_time`; else the server's clock.
@@ -88,6 +89,8 @@ local function agree_on_time(key, expected, seen, right)
   local own, offset, signed = string.match(right, '^(%S*) (%S*) (%S*)$')
   if value == seen then random, fleet_offset = own, offset_of(offset) end
   if math.abs(now_ms() - expected) <= AGREEMENT_MS and random == own and fleet_offset == offset_of(offset) then
+    local last = offset_of(agreed)
+    if last > 0 and expected - last > GAP_MS then after_gap = expected end
     agreed, signature = expected, signed
     redis.pcall('SET', key, epoch_value())
   end
@@ -177,10 +180,14 @@ local function send(stream, body)
   redis.call('PEXPIRE', stream, SPARE_MS)
 end
 
--- Whether the dispatcher that reads a reply stream holds its lease.
+-- Whether the dispatcher that reads a reply stream holds its lease: a string that begins with the ms at which it
+-- ends. After a gap in the agreement dispatchers have some time to renew theirs.
 local function is_alive(stream)
   local prefix, id = string.match(stream, '^(.*):reply:([^:]*)$')
-  return prefix ~= nil and redis.pcall('EXISTS', prefix .. ':dispatcher:' .. id) == 1
+  local lease = prefix and redis.pcall('GET', prefix .. ':dispatcher:' .. id)
+  if not lease or type(lease) == 'table' then return type(lease) == 'table' end
+  local ends = tonumber(string.match(lease, '^(%d+) ') or math.huge)
+  return ends > certain_ms() or now_ms() - offset_of(after_gap) <= GAP_MS
 end
 
 local ASKERS = 16

@@ -7,7 +7,9 @@
 agree_on_time(KEYS[1], ARGV[7], ARGV[8], ARGV[9])
 local epoch, clock = server_epoch(KEYS[1], ARGV[1])
 local now = now_ms()
-redis.pcall('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
+-- The clock may just have jumped, or the server have stood still since this was sent.
+local renewed = math.max(now, tonumber(ARGV[7]) or now)
+redis.pcall('SET', KEYS[2], string.format('%.0f %s', renewed + ARGV[3], ARGV[2]), 'PX', ARGV[3] + SPARE_MS)
 if ARGV[2] ~= '' then
   call('ZCARD', KEYS[4])
   redis.pcall('ZADD', KEYS[4], now, ARGV[6])
