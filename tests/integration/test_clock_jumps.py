@@ -34,13 +34,15 @@ from toolpool.contract.ledger.protocols import (
     NEW,
     OTHERS,
     RAN,
+    Claim,
     CloseReason,
     Closing,
     Opening,
+    Settlement,
 )
 from toolpool.contract.ledger.rate_counters import Ask, Note, start_of
 from toolpool.contract.outcome import Code, Executed, failure
-from toolpool.contract.rates import Limit, rate_of
+from toolpool.contract.rates import AT_ONCE, Limit, Rate, rate_of
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
@@ -521,3 +523,43 @@ async def test_a_dispatcher_whose_lease_is_over_is_not_shown(
             client.set(names.dispatcher(id_), f"{round(jumping.time() * 1000) + left} another's")
         client.zadd(names.dispatchers, {"closed": jumping.time() * 1000})
     assert read_fleet(jumping.settings).foreign_dispatchers == ["alive"]
+
+
+async def test_a_call_of_a_worker_whose_lease_is_gone_keeps_its_place_for_a_while(
+    jumping: Jumping, transports: list[RedisTransport]
+) -> None:
+    """Also if it has an answer: a thread goes on after its timeout. Its next attempt may start."""
+    one, two = transports
+    await surveys(transports)
+    limit = Limit("running", Rate(1, AT_ONCE), "tool")
+
+    async def may_start(key: str) -> bool:
+        asked, soon = Ask(key, key, 5.0, (limit,)), time.monotonic() + 5.0
+        [found] = await two.rates.take([], [asked], now=two.server_time(), give_up_at=soon)
+        return found.may_go
+
+    async def claim(key: str, worker: str, attempt: int = 1) -> float | str:
+        claims, now = [Claim(key, attempt, worker, (limit,))], one.server_time()
+        soon = time.monotonic() + 5.0
+        return (await one._ledger.claim(claims, worker=worker, give_up_at=soon, now=now))[0]
+
+    names, soon = RedisKeys(), time.monotonic() + 10.0
+    with jumping.server.client() as client:
+        for worker in ("w1", "w2"):
+            client.set(names.worker(worker), "{}", px=8000)
+        await opened(one, "k")
+        assert isinstance(await claim("k", "w1"), float)
+        jumping.jump(30.0)
+        client.hset(names.call("k"), "state", "open")  # it is to be started again
+        assert await may_start("other")
+        note = Note("other", (limit,))
+        await two.rates.take([note], [], now=two.server_time(), give_up_at=soon)
+        await surveys(transports)
+        client.set(names.worker("w2"), "{}", px=8000)
+        client.delete(names.ran("k"))
+        assert isinstance(await claim("k", "w2"), float)
+        await one._ledger.settle([Settlement("k", "s", 60.0, "", b"late")], give_up_at=soon)
+        assert not await may_start("other")
+        jumping.jump(30.0)
+        assert not client.exists(names.worker("w2"))
+        assert not await may_start("other")

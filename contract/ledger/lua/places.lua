@@ -5,8 +5,9 @@
 local RUNNING_KEY_MS = 604800000  -- longer than a call runs
 local UNSEEN_MS = 20000
 
--- Whether a call waits to be started, or runs. If its worker has no lease, it counts as running for a while,
--- because after an outage no worker has one: its score is then the negative time at which that ends.
+-- Whether a call waits to be started, or runs. If its worker has no lease, it counts as running for a while, also
+-- if it was answered: after an outage or a jump of the clock no worker has a lease, and a thread goes on after its
+-- timeout. Its score is then the negative time at which that ends.
 local function is_under_way(set, root, member, score, at)
   local call, worker = string.match(member, '^(.*)#.*@(.*)$')
   if not worker then
@@ -21,7 +22,7 @@ local function is_under_way(set, root, member, score, at)
     return true
   end
   local r = redis.pcall('HMGET', root .. 'call:' .. call, 'state', 'worker')
-  if r[1] and (r[1] ~= 'claimed' or r[2] ~= worker) then return false end
+  if r[1] and r[1] ~= 'claimed' and r[1] ~= 'settled' or r[2] and r[2] ~= worker then return false end
   if score >= 0 then redis.call('ZADD', set, -(at + UNSEEN_MS), member) end
   return score >= 0 or -score > at and -score <= at + 2 * UNSEEN_MS
 end
