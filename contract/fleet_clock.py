@@ -27,6 +27,8 @@ _BETWEEN_SECONDS = 0.25
 _AGREED_WITHIN_SECONDS = 4.0
 _PATIENCE_SECONDS = 3.0
 """Longer than the interval at which the processes of a fleet read the server's clock."""
+_DRIFT = 0.001
+"""How far the clocks of two hosts may go apart, in seconds each second."""
 DOUBT_SECONDS = 0.2
 """How long to wait before the next reading if a reading is doubtful."""
 _PURPOSE = "clock"
@@ -114,6 +116,8 @@ class FleetClock:
         self._prefix = prefix
         self._forgets_after = forgets_after
         self._offset = time.time() - elapsed()
+        self._error, self._set_at = math.inf, 0.0
+        """How wrong the offset may have been when it was set, in seconds; when that was."""
         self._last: _Reading | None = None
         self._random = ""
         self._offset_ms = 0
@@ -179,12 +183,19 @@ class FleetClock:
         self._read_since = min(self._read_since, elapsed())
         self._last = _Reading(fleet_time, asked_at, answered_at)
         self._offset_ms = offset_ms
-        self._offset = fleet_time - (asked_at + answered_at) / 2
+        self._set_offset(fleet_time - (asked_at + answered_at) / 2, asked_at, answered_at)
         if not is_trusted and self._tries < _TRIES:
             self._start_dispute(raw, offset_ms, 0.0)
         else:
             self._dispute = None
         return was_corrected or abs(ahead) > _TOLERANCE_SECONDS
+
+    def _set_offset(self, offset: float, asked_at: float, answered_at: float) -> None:
+        """Keep the offset of a faster answer, unless this one contradicts it."""
+        error = (answered_at - asked_at) / 2
+        known_error = self._error + _DRIFT * (answered_at - self._set_at)
+        if error <= known_error or abs(offset - self._offset) > error + known_error:
+            self._offset, self._error, self._set_at = offset, error, answered_at
 
     def _is_trusted(self, known: _State, server_time: float, *, is_signed: bool) -> bool:
         """Whether a process with the key set this offset; a changed offset must be recent."""

@@ -244,3 +244,25 @@ def test_a_value_of_another_form_has_no_offset() -> None:
     clock = FleetClock(KEYRING)
     for state in ("a b c", "", "a 1e999", "a nan", "a 0x10", "a " + "9" * 400, "a 1 " + "9" * 400):
         assert not clock.read(1000.0, state, 0.0, 0.0)
+
+
+def test_a_late_answer_does_not_replace_a_time_that_is_known_better() -> None:
+    """The server may have read its clock at any time between request and answer."""
+    clock = FleetClock(KEYRING)
+    now = elapsed()
+    read(clock, 1000.0, now, now + 0.002)
+    exact = clock._offset
+    read(clock, 1002.0, now + 2.0, now + 3.0)
+    assert clock._offset == exact
+    read(clock, 1004.001, now + 4.0, now + 4.003)
+    assert clock._offset != exact
+
+
+def test_a_late_answer_replaces_a_time_that_it_contradicts_or_that_is_old() -> None:
+    clock = FleetClock(KEYRING)
+    now = elapsed()
+    read(clock, 1000.0, now, now)
+    read(clock, 1002.3, now + 2.0, now + 2.2)
+    assert clock._offset == pytest.approx(1000.2 - now, abs=0.001)
+    read(clock, 1202.0, now + 202.0, now + 202.4)
+    assert clock._offset == pytest.approx(999.8 - now, abs=0.001)
