@@ -434,7 +434,7 @@ def closing(key: str, transport: RedisTransport, keep: float = 60.0) -> Closing:
 
 async def opened(transport: RedisTransport, *keys: str) -> list[bytes]:
     """Open writes that wait and run for less than half a minute."""
-    openings = [Opening(key, 1, False, 10.0, 20.0, 60.0) for key in keys]
+    openings = [Opening(key, 1, False, 10.0, 20.0, 60.0, transport.server_time()) for key in keys]
     _, answers = await transport._ledger.open(
         openings,
         nonce=new_nonce(),
@@ -468,6 +468,26 @@ async def test_a_call_that_was_told_no_does_not_run_after_a_jump(
     assert await opened(two, "corrected") == [RAN]
     await eventually(lambda: two.server_time() > over_at, "the refusal's time is over")
     assert await opened(two, "later") == [NEW]
+
+
+async def test_a_refused_call_runs_when_its_time_is_over_though_no_process_agrees_yet(
+    jumping: Jumping, transports: list[RedisTransport]
+) -> None:
+    """As in the first seconds of a fleet that was stopped."""
+    one, _ = transports
+    await surveys(transports)
+    await opened(one, "k")
+    assert await closed(one, CloseReason.CANCEL, closing("k", one, 0.1)) == [b"no"]
+    over_at = one.server_time() + 0.1
+    with jumping.server.client() as client:
+        state = client.get(RedisKeys().epoch).decode().split(" ")
+        state[2] = str(int(state[2]) - 10_000)
+        client.set(RedisKeys().epoch, " ".join(state))
+    await eventually(lambda: one.server_time() > over_at, "the refusal's time is over")
+    assert await opened(one, "k") == [NEW]
+    claims, soon = [Claim("k", 1, "c")], time.monotonic() + 5.0
+    [left] = await one._ledger.claim(claims, worker="w", give_up_at=soon)
+    assert isinstance(left, float)
 
 
 @pytest.mark.parametrize("end", [CloseReason.LEAVE, CloseReason.DEADLINE])

@@ -42,7 +42,7 @@ if what == 'ask' then
   local answer = ''
   if not r[1] and once and tried_in ~= '' and tried_in ~= epoch then
     answer = 'moved'
-  elseif not r[1] and (once and again == '1' or is_marked(marks, key)) then
+  elseif not r[1] and (once and again == '1' or is_marked(marks, key, tonumber(asked_at))) then
     mark(marks, key, mark_ms)
     answer = 'ran'
   elseif not r[1] then

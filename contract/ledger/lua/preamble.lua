@@ -144,10 +144,13 @@ local function mark_of(prefix, key)
   return prefix .. string.sub(key, #prefix + 2)
 end
 
-local function is_marked(prefix, key)
+-- `asked_at` is when somebody asked for the call, by the caller's clock: it is known while no process agrees.
+local function is_marked(prefix, key, asked_at)
   local value = redis.pcall('GET', mark_of(prefix, key))
   if type(value) ~= 'string' then return value ~= false end
-  return certain_ms() < (tonumber(value) or math.huge)
+  if math.max(certain_ms(), asked_at or 0) < (tonumber(value) or math.huge) then return true end
+  redis.call('DEL', mark_of(prefix, key))
+  return false
 end
 
 local function mark(prefix, key, ms)
