@@ -116,6 +116,7 @@ class Turns:
         self._classify = classify
         self.running: set[Turn] = set()
         """The turns whose calls can be cancelled before they are sent."""
+        self._is_closed = False
 
     async def run(
         self,
@@ -130,7 +131,7 @@ class Turns:
         Sent calls are put into `sent`, by index, so that they are known after a cancel.
         """
         shared = turn.shared
-        if turn.cancelled:
+        if turn.cancelled and not self._is_closed:
             await self._end_cancelled(turn, list(turn.cancelled))
         is_strict = self._settings.order == "strict"
         groups = stages(accepted, lambda item: item[1].spec.effects, strict=is_strict)
@@ -138,8 +139,11 @@ class Turns:
             self.running.discard(turn)
             pendings: list[Pending] = []
             for call, offer in accepted:
+                judgement = judged.get(call.index)
+                if call.index in turn.cancelled:
+                    judgement = Judgement(call, not_queued(Code.CANCELLED))
                 pending = turn.cancelled.get(call.index) or self._submit(
-                    call, offer.spec, shared, since, judged.get(call.index)
+                    call, offer.spec, shared, since, judgement
                 )
                 sent[call.index] = pending
                 pendings.append(pending)
@@ -190,16 +194,25 @@ class Turns:
         return pending_factory.key_of(call, shared, self._settings.tenant, user)
 
     def close(self) -> None:
-        """Send no call that waits for others of its turn, or for a policy."""
+        """Send no call that waits for others of its turn, or for a policy.
+
+        Other dispatchers that were asked for it go on.
+        """
+        self._is_closed = True
         for turn in self.running:
             turn.cancelled = dict.fromkeys(turn.ahead()) | turn.cancelled
             self._release(turn)
 
     async def _cancelled_ahead(self, turn: Turn, index: int) -> Outcome | None:
-        """Cancel one unsent call; its outcome, None if the server did not confirm it."""
+        """Cancel one unsent call; its outcome, None if that is not confirmed yet.
+
+        A call that is not accepted yet has no record: it ends with it, once its turn comes to it.
+        """
         await self._cancel_ahead(turn, [index])
         pending = turn.cancelled.get(index)
-        return pending.outcome if pending is not None else not_queued(Code.CANCELLED)
+        if pending is not None:
+            return pending.outcome
+        return not_queued(Code.CANCELLED) if index in turn.accepted else None
 
     async def _cancel_ahead(self, turn: Turn, indexes: Sequence[int]) -> None:
         """Cancel unsent calls for every dispatcher: another may have been asked for them, too."""

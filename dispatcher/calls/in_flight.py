@@ -282,8 +282,16 @@ class InFlightCalls(Calls):
             self._pump.submit(pending)
 
     def open_unsent(self, call: ToolCall, spec: ToolSpec, turn: TurnContext) -> Pending:
-        """The open call, without sending it: it is to be cancelled."""
-        pending, _ = self._accept(call, spec, turn, time.monotonic())
+        """The open call, without sending it: it is to be cancelled.
+
+        Its record outlives the turns that other dispatchers still hold it in. A call of a shared
+        run has no record of its own, and one of a resumed turn may have another.
+        """
+        pending, is_new = self._accept(call, spec, turn, time.monotonic())
+        if is_new:
+            pending.not_to_be_sent(
+                keep=self._settings.dedup_ttl, may_have_run=spec.is_shared or turn.again
+            )
         return pending
 
     def answer(

@@ -101,6 +101,8 @@ class Pending:
     """The outcome of the last attempt that ran, or may have run."""
     again: bool = False
     """Whether a former dispatcher may have dispatched it."""
+    may_have_run: bool = False
+    """Whether it may have run without a record of its own."""
     accepted_in: str = ""
     """The server's epoch when it was accepted."""
     is_attached: bool = False
@@ -212,7 +214,10 @@ class Pending:
     def certainly_not_run(self) -> bool:
         """Whether a missing record proves that it did not run; never if it shares a run."""
         return (
-            self.is_unsent and not self.shares_run and (self.message.rerunnable or not self.again)
+            self.is_unsent
+            and not self.shares_run
+            and not self.may_have_run
+            and (self.message.rerunnable or not self.again)
         )
 
     @property
@@ -289,6 +294,10 @@ class Pending:
     def was_settled_before(self) -> None:
         """Note that its outcome was stored before this dispatcher asked."""
         self.is_new_outcome = False
+
+    def not_to_be_sent(self, *, keep: float, may_have_run: bool) -> None:
+        """Note that it is cancelled before it is sent; its record is kept for `keep` seconds."""
+        self.keep, self.may_have_run = max(self.keep, keep), may_have_run
 
     def unwanted(self, *, everywhere: bool = False) -> None:
         """Stop waiting for it here; `everywhere` ends it for all dispatchers."""

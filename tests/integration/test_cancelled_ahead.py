@@ -1,6 +1,7 @@
 """What was cancelled before it was sent is run by nobody, and what a person decided binds all."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -105,6 +106,86 @@ async def test_a_call_that_is_cancelled_while_a_hook_judges_it_is_run_by_no_othe
         [answered] = await asking
     assert (elsewhere.code, answered.code) == (Code.CANCELLED, Code.CANCELLED)
     assert tools.ran == []
+
+
+class Judging:
+    """A hook that takes its time with all calls but those of `later`, and allows them."""
+
+    def __init__(self) -> None:
+        self.has_begun, self.goes_on = asyncio.Event(), asyncio.Event()
+        self.hooks = Hooks(before_call=self._judge)
+
+    async def _judge(self, call: Any) -> None:
+        if call.tool != "later":
+            self.has_begun.set()
+            await self.goes_on.wait()
+
+
+async def test_a_call_of_a_shared_run_that_is_cancelled_unsent_may_have_run() -> None:
+    """Another dispatcher may have been answered by a run, which is not in the call's own record."""
+    tools, judging, call = Tools(), Judging(), one("shared", text="a")
+    async with alone(tools.all) as quick, second(quick, judging.hooks) as owner:
+        asking = asyncio.ensure_future(owner.dispatch(call, session="s", turn="t"))
+        await judging.has_begun.wait()
+        [elsewhere] = await quick.dispatch(call, session="s", turn="t")
+        assert await owner.cancel("s") == 1
+        judging.goes_on.set()
+        [answered] = await asking
+    assert elsewhere.ok
+    assert (answered.code, answered.executed) == (Code.CANCELLED, Executed.UNKNOWN)
+
+
+async def test_the_end_of_an_unsent_call_outlives_the_turns_that_others_hold_it_in() -> None:
+    tools, judging, call = Tools(), Judging(), one("look", text="a")
+    async with alone(tools.all) as server, second(server, judging.hooks) as owner:
+        asking = asyncio.ensure_future(owner.dispatch(call, session="s", turn="t"))
+        await judging.has_begun.wait()
+        await owner.cancel("s")
+        [record] = server._server.records.values()
+        assert record.gone_at - time.monotonic() > 80_000
+        judging.goes_on.set()
+        await asking
+
+
+async def test_a_cancelled_call_of_the_pool_s_own_tools_does_nothing() -> None:
+    tools, judging = Tools(), Judging()
+    async with alone(tools.all) as server, second(server, judging.hooks) as owner:
+        [handed] = await server.dispatch(one("look", text="a"), session="s", turn="1", wait=0.0)
+        calls = [
+            {"id": "1", "name": "look", "input": {"text": "b"}},
+            {"id": "2", "name": "task_cancel", "input": {"handle": handed.handle}},
+        ]
+        asking = asyncio.ensure_future(owner.dispatch(calls, session="s", turn="2"))
+        await judging.has_begun.wait()
+        assert await owner.cancel("s", call_id="2") == 1
+        judging.goes_on.set()
+        tools.gate.open()
+        _, ended = await asking
+        result = await server.task_result(handed.handle or "", session="s", wait=5.0)
+    assert ended.code is Code.CANCELLED
+    assert result is not None and result.ok
+
+
+async def test_a_dispatcher_that_closes_ends_no_unsent_call_for_another() -> None:
+    tools, closes, stays = Tools(), Judging(), Judging()
+    call = one("look", text="a")
+    async with (
+        alone(tools.all) as server,
+        second(server, closes.hooks) as leaving,
+        second(server, stays.hooks) as other,
+    ):
+        left = asyncio.ensure_future(leaving.dispatch(call, session="s", turn="t"))
+        asking = asyncio.ensure_future(other.dispatch(call, session="s", turn="t"))
+        for judging in (closes, stays):
+            await judging.has_begun.wait()
+        await leaving.close()
+        closes.goes_on.set()
+        await asyncio.wait({left})
+        stays.goes_on.set()
+        tools.gate.open()
+        [result] = await asking
+    assert result.ok
+    assert tools.ran == ["a"]
 
 
 async def test_a_cancelled_session_starts_nothing_that_waited_behind_a_provider_s_question() -> (
