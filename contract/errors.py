@@ -10,7 +10,9 @@ ToolpoolError
 │   └── CatalogEmpty               no worker has published a tool
 ├── InvalidResponse            the dispatched value is not a model response
 ├── UnreadableResponse         the response has no calls that could be answered one by one
-├── ServerUnavailable          the Redis server did not confirm a step in time
+├── ServerError                the Redis server did not do what it was asked
+│   ├── ServerUnavailable          it did not confirm a step in time, or takes no writes
+│   └── CommandRejected            it rejects the command, as for a missing permission
 ├── MessageRejected            bytes from the network are foreign or damaged
 ├── ApprovalRefused            a decision about a call is not accepted
 └── ToolError                  raised by a tool: it ran, and reports failure to the model
@@ -58,7 +60,11 @@ class BrokerUnreachable(Misconfigured):
     """Raised when no server answers at the configured URL within the connect timeout."""
 
 
-class ServerUnavailable(ToolpoolError):
+class ServerError(ToolpoolError):
+    """Base of the errors raised when the Redis server did not do what it was asked."""
+
+
+class ServerUnavailable(ServerError):
     """Raised when the Redis server did not confirm a step: it is away, or full.
 
     `sent` says whether the step was sent; if so, it may have been executed.
@@ -67,6 +73,13 @@ class ServerUnavailable(ToolpoolError):
     def __init__(self, step: str, *, sent: bool, reason: str = "in time") -> None:
         super().__init__(f"the server did not confirm {step!r} {reason}")
         self.sent = sent
+
+
+class CommandRejected(ServerError):
+    """Raised when the Redis server rejects a command: repeating it would not help."""
+
+    def __init__(self, step: str, reason: str) -> None:
+        super().__init__(f"the server rejected {step!r} ({reason})")
 
 
 class CatalogEmpty(Misconfigured):

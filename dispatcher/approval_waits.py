@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
-from redis.exceptions import RedisError
 
 from toolpool.contract import logs
 from toolpool.contract.approval_messages import (
@@ -26,7 +25,7 @@ from toolpool.contract.approval_messages import (
 )
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import BackgroundCall
-from toolpool.contract.errors import MessageRejected, ServerUnavailable
+from toolpool.contract.errors import MessageRejected, ServerError
 from toolpool.contract.ledger.approval_steps import Asking, Found
 from toolpool.contract.ledger.lua_scripts import growing_pauses, new_nonce
 from toolpool.contract.outcome import Code
@@ -54,7 +53,6 @@ _LEAVING_SECONDS = 2.0
 _POLL_SECONDS = 5.0
 """How often to look for decisions that were not reported to this dispatcher."""
 _LOOKED_AT_ONCE = 256
-_AWAY = (ServerUnavailable, RedisError, OSError, TimeoutError)
 
 
 class _Wait(NamedTuple):
@@ -184,7 +182,7 @@ class ApprovalWaits:
                 return
             try:
                 found = await self._read(pending.root)
-            except _AWAY as error:
+            except ServerError as error:
                 log.warning("approval_not_read call=%s: %s", pending.call.id, error)
             else:
                 if found.state or found.answer:
@@ -200,7 +198,7 @@ class ApprovalWaits:
         while pending.is_open:
             try:
                 found = await self._note(pending, request, body, nonce, epoch)
-            except _AWAY as error:
+            except ServerError as error:
                 epoch = epoch or self._transport.epoch or ""
                 log.warning("approval_not_asked call=%s: %s", pending.call.id, error)
                 pause = next(pauses)
@@ -389,7 +387,7 @@ class ApprovalWaits:
             await asyncio.sleep(_EVERY_SECONDS)
             try:
                 await self._follow_once()
-            except _AWAY as error:
+            except ServerError as error:
                 log.warning("approvals_not_followed: %s", error)
             except Exception:
                 log.exception("approvals_not_followed: a fault of toolpool's own")
@@ -484,7 +482,7 @@ class ApprovalWaits:
         by, reason = (decision.by, decision.reason) if decision is not None else ("", "")
 
         async def tell() -> None:
-            with suppress(*_AWAY):
+            with suppress(ServerError):
                 if await self._ledger.is_untold(request.id):
                     self._tell(what, request, by, reason)
 

@@ -73,8 +73,7 @@ class Approvals:
         """The pending approvals, of one session or of all, the first to expire first."""
         found: list[Approval] = []
         now = self._transport.server_time()
-        with connection.mapped_errors("approvals"):
-            records = await self._ledger.waiting(_LISTED_AT_MOST, now=now)
+        records = await self._ledger.waiting(_LISTED_AT_MOST, now=now)
         for record in records:
             request = self._request(record)
             if request is not None and session in (None, request.message.session):
@@ -141,8 +140,7 @@ class Approvals:
             ends_at=request.expires_at + request.start_within,
             reason=reason,
         )
-        with connection.mapped_errors("decide"):
-            refused = await self._ledger.decide(self._deciding(decision), now=now)
+        refused = await self._ledger.decide(self._deciding(decision), now=now)
         if refused == ApprovalState.EXPIRED:
             raise ApprovalRefused("decided", f"approval {id} is {_EXPIRED}")
         if refused:  # another decision came first
@@ -181,8 +179,7 @@ class Approvals:
 
     async def _find(self, id: Any) -> tuple[Found, ApprovalRequest]:
         if isinstance(id, str) and id and printable(id) == id and ":" not in id:
-            with connection.mapped_errors("approval"):
-                record = await self._ledger.read(id, now=self._transport.server_time())
+            record = await self._ledger.read(id, now=self._transport.server_time())
             request = self._request(record)
             if request is not None:
                 return record, request

@@ -12,18 +12,15 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from redis.exceptions import RedisError
-
 from toolpool.contract import encoding, logs
 from toolpool.contract.call import ToolCall
 from toolpool.contract.encoding import printable
 from toolpool.contract.envelope import BackgroundCall, Settled
-from toolpool.contract.errors import MessageRejected, ServerUnavailable
+from toolpool.contract.errors import MessageRejected, ServerError
 from toolpool.contract.ledger.lua_scripts import growing_pauses
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.record_keys import retry_key, root_of
 from toolpool.contract.result import State, ToolResult
-from toolpool.contract.server.connection import mapped_errors
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.admission.task_tools import (
@@ -49,7 +46,6 @@ _KEEP_HANDLE_SECONDS = 0.25
 _LONGEST_PAUSE_SECONDS = 2.0
 _OWN_KEPT = 1_000
 _LOOKED_AT = 16
-_AWAY = (ServerUnavailable, RedisError, OSError, TimeoutError)
 
 
 NO_SUCH_HANDLE = (
@@ -211,7 +207,7 @@ class Background:
         except NoSuchPage as error:
             told = feedback.no_such_page(error.page, error.pages, self._wording)
             return failure(Code.REPORTED, told, Executed.YES)
-        except _AWAY as error:
+        except ServerError as error:
             log.warning("background_call_not_reached tool=%s: %s", call.name, error)
             if call.name == "task_cancel":
                 return not_cancelled()
@@ -245,7 +241,7 @@ class Background:
             pending = await self._cancel(found, "the host")
             if not pending.is_open:
                 return await self._results.of(pending)
-        except _AWAY as error:
+        except ServerError as error:
             log.warning("background_call_not_reached tool=task_cancel: %s", error)
         return classified(
             ToolCall(index=0, id=handle, name="task_cancel", arguments={}),
@@ -383,8 +379,7 @@ class Background:
         """
         inbox = self._completed.follow(session)
         try:
-            with mapped_errors("completed"):
-                await self._adopt_all(session)
+            await self._adopt_all(session)
             while handle := await inbox.get():
                 yield handle
             self._completed.add("", session)  # another may follow the same session

@@ -11,7 +11,6 @@ from toolpool.contract.envelope import Envelope
 from toolpool.contract.kill_switches import misfit
 from toolpool.contract.result import ToolResult
 from toolpool.contract.server import connection
-from toolpool.contract.server.connection import mapped_errors
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.admission import catalog as catalogs
@@ -273,8 +272,7 @@ class Dispatcher:
         if offer and (why := misfit(offer.spec, offer.validator, asked.argument, asked.value)):
             raise ValueError(why)
         turn = self._in_flight.available.turn_switch
-        with connection.mapped_errors("deny"):
-            await turn(tool, argument, value, reason, on=True, tenant=tenant, by=by)
+        await turn(tool, argument, value, reason, on=True, tenant=tenant, by=by)
 
     async def allow(
         self,
@@ -288,8 +286,7 @@ class Dispatcher:
         """Undo a `deny` with the same tool, argument, value and tenant."""
         self._lifetime.require()
         turn = self._in_flight.available.turn_switch
-        with connection.mapped_errors("allow"):
-            await turn(tool, argument, value, "", on=False, tenant=tenant, by=by)
+        await turn(tool, argument, value, "", on=False, tenant=tenant, by=by)
 
     def check(
         self, response: Any, *, only: Collection[str] | None = None
@@ -412,8 +409,7 @@ class Dispatcher:
         `wait` is not a number of seconds, and `ServerUnavailable` if Redis does not answer.
         """
         self._require(session)
-        with mapped_errors("task_result"):
-            found = await self._background.result(handle, session, patience(wait))
+        found = await self._background.result(handle, session, patience(wait))
         self._lifetime.require()  # it may have been closed meanwhile
         return found
 
@@ -429,8 +425,7 @@ class Dispatcher:
         Raises `ServerUnavailable` if Redis does not answer.
         """
         self._require(session)
-        with mapped_errors("task_list"):
-            return await self._background.listed(session)
+        return await self._background.listed(session)
 
     async def output(
         self, handle: str, *, session: str | None = None, page: int = 1
@@ -441,8 +436,7 @@ class Dispatcher:
         no such page.
         """
         self._require(session)
-        with mapped_errors("output"):
-            found = await self._background.page(handle, session, page_number(page))
+        found = await self._background.page(handle, session, page_number(page))
         if found is None:
             raise KeyError(NO_SUCH_HANDLE)
         return found

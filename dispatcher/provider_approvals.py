@@ -9,8 +9,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from redis.exceptions import RedisError
-
 from toolpool.contract import logs
 from toolpool.contract.approval_messages import (
     ApprovalRequest,
@@ -23,7 +21,7 @@ from toolpool.contract.approval_messages import (
 )
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import CallMessage
-from toolpool.contract.errors import MessageRejected, ServerUnavailable
+from toolpool.contract.errors import MessageRejected, ServerError
 from toolpool.contract.ledger.approval_steps import Asking, Found
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.ledger.protocols import CloseReason, Closing
@@ -48,7 +46,6 @@ _EVERY_SECONDS = 0.25
 _END_SECONDS = 5.0
 """How long to try to end the record, and how long after the decision a call may be answered."""
 _UNDECIDED = (ApprovalState.EXPIRED, ApprovalState.CANCELLED)
-_AWAY = (ServerUnavailable, RedisError, OSError, TimeoutError)
 
 
 class _Answer(NamedTuple):
@@ -126,7 +123,7 @@ class ProviderApprovals:
         """The answer to an allowed call; kill switches are checked here, as no worker will."""
         try:
             await self._available.follow_switches()
-        except _AWAY as error:
+        except ServerError as error:
             log.warning("switches_not_read call=%s: %s", call.id, error)
             return self._no(call, self._wording.words.policy_failed)
         return self._refusal(call, shared) or _yes(call)
@@ -170,7 +167,7 @@ class ProviderApprovals:
         except asyncio.CancelledError:
             await asyncio.shield(end())
             raise
-        except _AWAY as error:
+        except ServerError as error:
             log.warning("approval_not_asked call=%s: %s", call.id, error)
             return self._no(call, self._wording.words.policy_failed)
         finally:
@@ -207,7 +204,7 @@ class ProviderApprovals:
         give_up_at = time.monotonic() + _END_SECONDS
         try:
             answers = await self._transport.close_calls([closing], end=end, give_up_at=give_up_at)
-        except _AWAY as error:
+        except ServerError as error:
             log.warning("approval_not_ended id=%s: %s", request.id, error)
             return False
         return [answer.outcome for answer in answers] == [body]

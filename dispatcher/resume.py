@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from redis.exceptions import RedisError, ResponseError
 
 from toolpool.contract import encoding, logs
 from toolpool.contract.call import ToolCall
-from toolpool.contract.ledger.lua_scripts import new_nonce, refuses_writes
+from toolpool.contract.errors import CommandRejected, ServerError, ServerUnavailable
+from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.formats import FORMATS, Response, history_format, named, response_reader
 from toolpool.dispatcher.formats.call_blocks import is_distinct
@@ -159,10 +159,10 @@ class Resume:
             self._notes, self._holes = [], set()
             try:
                 return await self._transport.note_turns(self._writing, at)
-            except (RedisError, OSError, TimeoutError) as error:
-                if isinstance(error, ResponseError) and not refuses_writes(error):
-                    log.warning("turns_not_noted: %s", error)
-                    return None
+            except CommandRejected as error:
+                log.warning("turns_not_noted: %s", error)
+                return None
+            except ServerUnavailable as error:
                 if not self.is_behind:
                     log.warning("turns_not_noted_yet: %s", error)
                 self.is_behind = True
@@ -275,7 +275,7 @@ class Resume:
         try:
             async with asyncio.timeout(_LOOK_UP_SECONDS):
                 return await self._transport.turns(name) + self._unwritten(name)
-        except (RedisError, OSError, TimeoutError) as error:
+        except (ServerError, TimeoutError) as error:
             log.warning("turns_not_looked_up: %s", error)
             return []
 

@@ -4,8 +4,8 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from toolpool.contract.ledger.lua_scripts import refuses_writes
 from toolpool.contract.redis_keys import RedisKeys
+from toolpool.contract.server.redis_clients import refuses_writes
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import RunIn
 

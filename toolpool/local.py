@@ -14,7 +14,6 @@ from pydantic import SecretStr
 
 from toolpool.contract.errors import Misconfigured, ToolDeclarationInvalid, ToolsUnimportable
 from toolpool.contract.redis_keys import RedisKeys
-from toolpool.contract.server import connection
 from toolpool.contract.server.process_secrets import (
     handed_over,
     secrets_of,
@@ -25,6 +24,7 @@ from toolpool.contract.settings import Settings
 from toolpool.contract.signing import generate_key
 from toolpool.contract.spec import RunIn
 from toolpool.embedded import EmbeddedServer
+from toolpool.fleet_reader import answering
 from toolpool.worker_output import Echo
 from toolpool.workers.running import process_role
 from toolpool.workers.supervision.lifeline import in_lasting_thread, tethered
@@ -151,7 +151,7 @@ class LocalFleet:
     def _wait_for_workers(self) -> None:
         names = RedisKeys(self.settings.key_prefix)
         give_up_at = time.monotonic() + _START_SECONDS
-        with connection.open_sync(self.settings) as client:
+        with answering(self.settings) as client:
             while client.zcard(names.workers) < len(self._workers):
                 for process, log in self._workers:
                     if process.poll() is not None:

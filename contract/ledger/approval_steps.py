@@ -82,7 +82,7 @@ class Found(NamedTuple):
 
 
 class ApprovalLedger(Protocol):
-    """Methods raise `ServerUnavailable`, RedisError or OSError. `now` is the server's time."""
+    """Methods raise `ServerError`. `now` is the server's time."""
 
     async def ask(self, asking: Asking, *, now: float) -> Found:
         """Store a call that waits for approval; an existing record is left as it is."""

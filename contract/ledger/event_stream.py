@@ -31,7 +31,7 @@ class Entry(NamedTuple):
 
 
 class EventLog(Protocol):
-    """The event stream. Methods may raise RedisError, OSError or TimeoutError."""
+    """The event stream. Methods may raise `ServerError` or TimeoutError."""
 
     async def add(self, body: bytes, *, count: int, known: Position) -> Position:
         """Append signed events; returns the position of the last one.

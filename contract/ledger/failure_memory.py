@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import redis.asyncio
-from redis.exceptions import RedisError
 
+from toolpool.contract.errors import ServerError
 from toolpool.contract.ledger.lua_scripts import LuaScripts, Step, send, without_end
 from toolpool.contract.redis_keys import RedisKeys
 
@@ -99,7 +99,7 @@ class RedisLoops:
                     found = await send(self._reader, (*command, self._names.loops, self._last_read))
                     read: list[Any] = found[0][1] if found else []
                     entries = await without_end(self._reader, self._names.loops, read)
-            except (RedisError, OSError):
+            except (ServerError, TimeoutError):
                 self._last_read = b"0"  # a replaced server may have other ids
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue

@@ -7,7 +7,6 @@ import asyncio
 import hashlib
 import itertools
 import os
-import re
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -16,21 +15,10 @@ from importlib import resources
 from typing import Any
 
 import redis.asyncio
-from redis.exceptions import (
-    BusyLoadingError,
-    MasterDownError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    ResponseError,
-)
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import (
-    TimeoutError as RedisTimeoutError,
-)
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from toolpool.contract.errors import ServerUnavailable
-from toolpool.contract.server.redis_clients import removals, said
+from toolpool.contract.server.redis_clients import mapped, removals, said
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
@@ -38,10 +26,6 @@ _DIGITS_OF_MS = 13
 """The digits of a date in milliseconds, until the year 2286."""
 REPLY_STREAM_MS = 7_200_000
 """Longer than an hour, the largest clock jump that is tolerated."""
-_PASSING = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, OSError)
-_REFUSING = (ReadOnlyError, OutOfMemoryError, MasterDownError)
-_REFUSAL = re.compile(r"(^|-)(READONLY|OOM|MASTERDOWN|NOREPLICAS|MISCONF|BUSY)\b")
-"""Matches errors without a class in redis-py, or passed on by a script (before Redis 7.0)."""
 
 
 class Step(StrEnum):
@@ -80,11 +64,6 @@ def _boot_again() -> None:
 
 
 os.register_at_fork(after_in_child=_boot_again)
-
-
-def refuses_writes(error: ResponseError) -> bool:
-    """Whether a reachable server refuses writes for now: full, read-only or without replicas."""
-    return isinstance(error, _REFUSING) or _REFUSAL.search(str(error)) is not None
 
 
 def new_nonce() -> str:
@@ -131,22 +110,32 @@ async def send(
 ) -> Any:
     """Send one command on one pooled connection, without redis-py's retries and reply parsing.
 
-    Raises RedisError or OSError; a connection that failed is not used again.
+    Raises `ServerError`, and NoScriptError for a script that the server does not have. A connection
+    that failed is not used again.
     """
+    attempt = attempt or Attempt()
+    sent_before = attempt.sent
     pool: Any = client.connection_pool
-    connection: Any = await pool.get_connection()
     try:
-        if attempt is not None:
+        connection: Any = await pool.get_connection()
+        try:
             attempt.sent = True
-        await connection.send_command(*command)
-        return await connection.read_response()
-    except ResponseError as error:
-        [remove] = removals(error, [command])
-    except BaseException:
-        await connection.disconnect(nowait=True)
+            await connection.send_command(*command)
+            return await connection.read_response()
+        except ResponseError as error:
+            [remove] = removals(error, [command])
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        finally:
+            await pool.release(connection)
+    except NoScriptError:
         raise
-    finally:
-        await pool.release(connection)
+    except (RedisError, OSError) as error:
+        failed = mapped(error, command[0], sent=attempt.sent)
+        if isinstance(failed, ServerUnavailable) and not failed.sent:
+            attempt.sent = sent_before
+        raise failed from error
     mended: Any = client
     said(await mended.execute_command(*remove))
     return await send(client, command, attempt)
@@ -177,8 +166,7 @@ class LuaScripts:
     ) -> list[Any]:
         """Run a step until it is answered. `give_up_at` is on the monotonic clock.
 
-        Raises `ServerUnavailable` if no answer came by then, and RedisError for an error that a
-        retry cannot fix.
+        Raises `ServerUnavailable` if no answer came by then, and `CommandRejected`.
         """
         source, sha = self._scripts[step]
         pause = _FIRST_PAUSE
@@ -188,7 +176,6 @@ class LuaScripts:
             left = give_up_at - time.monotonic()
             if left <= 0:
                 raise ServerUnavailable(step.value, sent=attempt.sent)
-            sent_before = attempt.sent
             try:
                 async with asyncio.timeout(left):
                     answer = await send(self._client, command, attempt)
@@ -196,11 +183,7 @@ class LuaScripts:
             except NoScriptError:
                 command = ("EVAL", source, *command[2:])
                 continue
-            except ResponseError as error:
-                if not refuses_writes(error):
-                    raise
-                attempt.sent = sent_before  # a step that failed has written nothing
-            except _PASSING:
+            except (ServerUnavailable, TimeoutError):
                 pass
             if time.monotonic() + pause >= give_up_at:
                 raise ServerUnavailable(step.value, sent=attempt.sent)
@@ -210,7 +193,7 @@ class LuaScripts:
     async def once(
         self, step: Step, keys: Sequence[str], arguments: Sequence[str | bytes | int]
     ) -> list[Any]:
-        """Run a step without retries. Raises RedisError or OSError."""
+        """Run a step without retries. Raises `ServerError`."""
         source, sha = self._scripts[step]
         words = (len(keys), *keys, *arguments)
         try:
@@ -219,14 +202,14 @@ class LuaScripts:
             return list(await send(self._client, ("EVAL", source, *words)))
 
     async def note(self, keys: Sequence[str], *, keep_ms: int) -> None:
-        """Set empty strings, without retries. Raises RedisError."""
+        """Set empty strings, without retries. Raises `ServerError`."""
         pipeline = self._client.pipeline(transaction=False)
         for key in keys:
             pipeline.set(key, "", px=keep_ms)
         await pipeline.execute()
 
     async def tell(self, stream: str, body: bytes) -> None:
-        """Append to a reply stream, without retries. Raises RedisError."""
+        """Append to a reply stream, without retries. Raises `ServerError`."""
         pipeline = self._client.pipeline(transaction=False)
         pipeline.xadd(stream, {"b": body})
         pipeline.pexpire(stream, REPLY_STREAM_MS)

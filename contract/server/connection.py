@@ -1,8 +1,6 @@
 """Opens Redis clients with toolpool's options and diagnoses servers."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,13 +10,13 @@ import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.connection import HiredisRespSerializer
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError
 from redis.retry import Retry
 
 from toolpool.contract.errors import (
     BrokerUnreachable,
     Misconfigured,
-    ServerUnavailable,
+    ServerError,
     ServerUnsuitable,
     SigningKeyMissing,
 )
@@ -246,24 +244,16 @@ async def require_fit_server(client: "redis.asyncio.Redis", settings: Settings) 
             try:
                 config = await client.config_get("maxmemory-policy")
                 policy = _text(next(iter(config.values()), None))
-            except RedisError:
+            except ServerError:
                 policy = info.get("maxmemory_policy")
-    except AuthenticationError as error:
-        raise BrokerUnreachable(f"{url} refuses the user or password: {error}") from None
-    except (RedisError, OSError, TimeoutError) as error:
-        raise BrokerUnreachable(unreachable(settings, error)) from None
+    except (ServerError, TimeoutError) as error:
+        cause = error.__cause__ or error
+        if isinstance(cause, AuthenticationError):
+            raise BrokerUnreachable(f"{url} refuses the user or password: {cause}") from None
+        raise BrokerUnreachable(unreachable(settings, cause)) from None
     faults = server_faults(info, policy)
     if faults:
         raise ServerUnsuitable(f"{url}: " + "; ".join(faults))
-
-
-@contextmanager
-def mapped_errors(step: str) -> Iterator[None]:
-    """Raise `ServerUnavailable` in place of the errors of redis-py and of the network."""
-    try:
-        yield
-    except (RedisError, OSError) as error:
-        raise ServerUnavailable(step, sent=True, reason=f"({error})") from error
 
 
 def described(settings: Settings) -> str:

@@ -2,8 +2,12 @@
 
 Somebody without the signing key may write to the server. A foreign value at one of our keys would
 otherwise fail every command on it until an operator deletes it.
+
+The asyncio client raises `ServerError` in place of the errors of redis-py and of the network; the
+synchronous one, which kombu uses too, leaves them as they are.
 """
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,9 +15,18 @@ import redis
 import redis.asyncio
 import redis.asyncio.client
 import redis.client
-from redis.exceptions import ResponseError
+from redis.exceptions import (
+    ConnectionError,
+    MasterDownError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+)
 
 from toolpool.contract import logs
+from toolpool.contract.errors import CommandRejected, ServerError, ServerUnavailable
 
 log = logs.logger("server")
 
@@ -35,6 +48,28 @@ local err = type(found) == 'table' and found.err or ''
 local is_junk = string.find(err, 'WRONGTYPE') or string.find(err, 'not an integer')
 return is_junk and redis.call('DEL', KEYS[1]) or 0
 """
+
+_REFUSING = (ReadOnlyError, OutOfMemoryError, MasterDownError)
+_REFUSAL = re.compile(r"(^|-)(READONLY|OOM|MASTERDOWN|NOREPLICAS|MISCONF|BUSY)\b")
+"""Matches errors without a class in redis-py, or passed on by a script (before Redis 7.0)."""
+_AWAY = (ConnectionError, TimeoutError, OSError)
+
+
+def refuses_writes(error: ResponseError) -> bool:
+    """Whether a reachable server refuses writes for now: full, read-only or without replicas."""
+    return isinstance(error, _REFUSING) or _REFUSAL.search(str(error)) is not None
+
+
+def mapped(error: RedisError | OSError, step: object, *, sent: bool = True) -> ServerError:
+    """The `ServerError` to raise for an error of redis-py or of the network.
+
+    `sent`: the step may have reached the server. One that failed there has written nothing.
+    """
+    if isinstance(error, _AWAY):
+        return ServerUnavailable(str(step), sent=sent, reason=f"({error})")
+    if isinstance(error, ResponseError) and refuses_writes(error):
+        return ServerUnavailable(str(step), sent=False, reason=f"({error})")
+    return CommandRejected(str(step), str(error))
 
 
 def is_junk(error: ResponseError) -> bool:
@@ -111,16 +146,19 @@ class _Pipeline(redis.client.Pipeline):
 
 
 class AsyncRedisClient(_AsyncRedis):  # type: ignore[misc]
-    """The asyncio client."""
+    """The asyncio client. Its methods raise `ServerError`."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run one command, and retry it if its key held a foreign value."""
         try:
+            try:
+                return await super().execute_command(*args, **options)
+            except ResponseError as error:
+                [command] = removals(error, [args])
+            said(await super().execute_command(*command))
             return await super().execute_command(*args, **options)
-        except ResponseError as error:
-            [command] = removals(error, [args])
-        said(await super().execute_command(*command))
-        return await super().execute_command(*args, **options)
+        except (RedisError, OSError) as error:
+            raise mapped(error, args[0]) from error
 
     def pipeline(
         self, transaction: bool = True, shard_hint: str | None = None
@@ -134,11 +172,14 @@ class _AsyncPipeline(redis.asyncio.client.Pipeline):
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         commands = list(self.command_stack)
         try:
+            try:
+                return await super().execute(raise_on_error)
+            except ResponseError as error:
+                needed = removals(error, (args for args, _ in commands))
+            client = _AsyncRedis(connection_pool=self.connection_pool)
+            for command in needed:
+                said(await client.execute_command(*command))
+            self.command_stack = commands
             return await super().execute(raise_on_error)
-        except ResponseError as error:
-            needed = removals(error, (args for args, _ in commands))
-        client = _AsyncRedis(connection_pool=self.connection_pool)
-        for command in needed:
-            said(await client.execute_command(*command))
-        self.command_stack = commands
-        return await super().execute(raise_on_error)
+        except (RedisError, OSError) as error:
+            raise mapped(error, commands[0][0][0]) from error

@@ -5,12 +5,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from redis.exceptions import RedisError
-
 from toolpool.contract import encoding, logs
 from toolpool.contract.call import ToolCall
 from toolpool.contract.credentials import lacked
-from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.errors import ServerError
 from toolpool.contract.ledger.failure_memory import LoopLedger, Seen
 from toolpool.contract.outcome import Code, ErrorType
 from toolpool.contract.result import ToolResult
@@ -73,7 +71,7 @@ class LoopGuard:
         digests = [digest_of(call) for call in calls]
         try:
             seen = await self._ledger.look(self._name(session), digests, _soon())
-        except (ServerUnavailable, RedisError, OSError) as error:
+        except ServerError as error:
             log.warning("loops_not_looked_up: %s", error)
             return {}
         return {
@@ -119,7 +117,7 @@ class LoopGuard:
     async def _note(self, session: str, ended: list[tuple[str, bool]]) -> None:
         try:
             await self._ledger.note(self._name(session), ended, _soon())
-        except (ServerUnavailable, RedisError, OSError) as error:
+        except ServerError as error:
             log.warning("loops_not_noted: %s", error)
 
     async def _is_refused(

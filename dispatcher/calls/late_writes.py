@@ -5,8 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 
-from redis.exceptions import RedisError
-
+from toolpool.contract.errors import ServerError
 from toolpool.dispatcher.calls.pending import Pending
 
 LEASES_TO_WAIT = 2
@@ -67,5 +66,5 @@ class LateWrites:
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
                 return await self._has_ended(key)
-        except (RedisError, OSError, TimeoutError):
+        except (ServerError, TimeoutError):
             return False

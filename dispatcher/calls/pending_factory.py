@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from redis.exceptions import RedisError
 
 from toolpool.contract import encoding, logs
 from toolpool.contract.approval_messages import ApprovalRequest
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import BackgroundCall, CallMessage
+from toolpool.contract.errors import ServerError
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.contract.record_keys import retry_key, retry_of, root_of
@@ -52,7 +52,7 @@ async def were_dispatched(
     keys = [key_of(call, turn, settings.tenant, user) for call in calls for user in users]
     try:
         states = await transport.states(keys)
-    except (RedisError, OSError, TimeoutError) as error:
+    except ServerError as error:
         log.warning("records_not_looked_up: %s", error)
         return [None for _ in calls]
     found = [state is not None for state in states]

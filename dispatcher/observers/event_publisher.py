@@ -9,11 +9,10 @@ import secrets
 import time
 from collections import deque
 
-from redis.exceptions import RedisError
-
 from toolpool.contract import logs
 from toolpool.contract.encoding import encode
 from toolpool.contract.envelope import Envelope
+from toolpool.contract.errors import ServerError
 from toolpool.contract.event_entries import BEGINNING, EventBatch, Note
 from toolpool.contract.ledger.event_stream import EventLog
 from toolpool.contract.ledger.lua_scripts import growing_pauses
@@ -27,7 +26,6 @@ _GATHER_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
 _ANSWER_SECONDS = 5.0
 _FLUSH_SECONDS = 1.0
-_UNAVAILABLE = (RedisError, OSError, TimeoutError)
 
 
 class Publisher:
@@ -136,7 +134,7 @@ class Publisher:
             try:
                 async with asyncio.timeout(_ANSWER_SECONDS):
                     self._known = await self._stream.add(body, count=count, known=self._known)
-            except _UNAVAILABLE as error:
+            except (ServerError, TimeoutError) as error:
                 self._report_unavailable(error)
                 await asyncio.sleep(next(pauses))
             except Exception:

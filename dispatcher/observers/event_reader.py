@@ -8,11 +8,9 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator
 
-from redis.exceptions import RedisError
-
 from toolpool.contract import logs
 from toolpool.contract.envelope import Envelope
-from toolpool.contract.errors import MessageRejected
+from toolpool.contract.errors import MessageRejected, ServerError
 from toolpool.contract.event_entries import BEGINNING, EventBatch, Position
 from toolpool.contract.ledger.event_stream import Entry, EventLog
 from toolpool.dispatcher.events import Channel, Event, events_of, gap
@@ -21,7 +19,6 @@ log = logs.logger("events")
 
 _PAUSE_SECONDS = 1.0
 _SOURCES_KNOWN = 1_000
-_UNAVAILABLE = (RedisError, OSError, TimeoutError)
 
 
 class EventReader:
@@ -113,7 +110,7 @@ class _Reader:
             entries = [] if found else await stream.read(self._at, wait=wait)
             if not found and not entries:
                 found = await self._gap_behind(stream)
-        except _UNAVAILABLE as error:
+        except (ServerError, TimeoutError) as error:
             if not self._is_unavailable:
                 log.warning("events_not_read: %s: %s; trying again", type(error).__name__, error)
             self._is_unavailable = True

@@ -126,7 +126,7 @@ class Transport(Protocol):
         ...
 
     async def receive(self) -> list[bytes]:
-        """Wait for the next signed replies. May raise OSError or RedisError."""
+        """Wait for the next signed replies. May raise `ServerError`."""
         ...
 
     async def catalog(self) -> list[bytes] | None:
@@ -221,13 +221,13 @@ class Transport(Protocol):
         ...
 
     async def tell(self, reply: str, body: bytes) -> None:
-        """Put a message on a reply stream, once. May raise OSError or RedisError."""
+        """Put a message on a reply stream, once. May raise `ServerError`."""
         ...
 
     async def survey(self, queues: Sequence[str], report: bytes = b"") -> Survey:
         """The state of workers and queues; also stores a dispatcher's signed report for operators.
 
-        May raise OSError or RedisError.
+        May raise `ServerError`.
         """
         ...
 

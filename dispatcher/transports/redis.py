@@ -10,10 +10,9 @@ from typing import Any
 
 import msgspec
 from kombu.exceptions import OperationalError
-from redis.exceptions import RedisError
 
 from toolpool.contract import encoding, logs
-from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.errors import ServerError, ServerUnavailable
 from toolpool.contract.fleet_clock import DOUBT_SECONDS, FleetClock, elapsed
 from toolpool.contract.ledger.answers import CallState, LedgerAnswer, decode_answers
 from toolpool.contract.ledger.approval_steps import RedisApprovals
@@ -238,7 +237,7 @@ class RedisTransport:
         after = b"%s-%d" % (stamp, int(sequence or 0) + 1)
         self._untrimmed = 0
         # a server that takes no writes still has replies to read
-        with suppress(RedisError, OSError):
+        with suppress(ServerError):
             await self._client.xtrim(self._reply, minid=after.decode(), approximate=False)
 
     async def catalog(self) -> list[bytes] | None:
@@ -468,7 +467,7 @@ class RedisTransport:
             async with asyncio.timeout(1.0):
                 await self._client.delete(self._reply, self._names.dispatcher(self.id))
                 await self._client.zrem(self._names.dispatchers, self.id)
-        except (RedisError, OSError, TimeoutError):
+        except (ServerError, TimeoutError):
             pass  # it expires
         await self._client.aclose()
         await self._reader.aclose()

@@ -2,19 +2,17 @@
 
 import random
 
-from redis.exceptions import RedisError
-
 from toolpool import (
     AskApproval,
     Hooks,
     ProposedCall,
     Replace,
     Rewrite,
+    ServerError,
     ToolResult,
 )
-from toolpool.contract.errors import ServerUnavailable
 
-AWAY = (ServerUnavailable, RedisError, OSError, TimeoutError)
+AWAY = (ServerError, TimeoutError)
 """What is raised while the server does not answer."""
 
 

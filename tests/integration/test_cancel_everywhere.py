@@ -9,6 +9,7 @@ from tests.integration.fleet import call
 from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
 from toolpool import Tool, tool
+from toolpool.contract.errors import ServerUnavailable
 from toolpool.contract.outcome import Code, Executed
 
 
@@ -208,7 +209,7 @@ async def test_a_cancel_that_the_server_does_not_confirm_says_so_and_the_call_go
         await eventually(lambda: gate.came, "it runs")
 
         async def refuse(*args: Any, **kwargs: Any) -> Any:
-            raise ConnectionError("away")
+            raise ServerUnavailable("step", sent=True, reason="(away)")
 
         monkeypatch.setattr(owner._in_flight._transport, "close_calls", refuse)
         assert await cancel(owner, handle) == (Code.QUEUE_UNREACHABLE, Executed.UNKNOWN)
@@ -260,7 +261,7 @@ async def test_a_cancel_that_was_not_confirmed_is_tried_again_and_not_counted(
         close_calls = transport.close_calls
 
         async def refuse(*args: Any, **kwargs: Any) -> Any:
-            raise ConnectionError("away")
+            raise ServerUnavailable("step", sent=True, reason="(away)")
 
         monkeypatch.setattr(transport, "close_calls", refuse)
         assert await owner.cancel("s") == 0
@@ -287,7 +288,7 @@ async def test_a_cancel_with_the_server_away_is_an_answer_and_no_exception(
         dispatcher: Any = owner if asked_of == "owner" else other
 
         async def away(*args: Any, **kwargs: Any) -> Any:
-            raise TimeoutError("away")
+            raise ServerUnavailable("step", sent=True, reason="(away)")
 
         for name in ("handle", "states", "close_calls"):
             monkeypatch.setattr(dispatcher._in_flight._transport, name, away)

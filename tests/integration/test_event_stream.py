@@ -10,6 +10,7 @@ import redis
 
 from tests.waiting import eventually
 from toolpool.contract.envelope import Envelope
+from toolpool.contract.errors import ServerUnavailable
 from toolpool.contract.event_entries import BEGINNING, EventBatch, Note, Position
 from toolpool.contract.ledger.event_stream import EventLog, MemoryEvents, RedisEvents
 from toolpool.contract.redis_keys import RedisKeys
@@ -214,7 +215,7 @@ class Away(MemoryEvents):
     async def add(self, body: bytes, *, count: int, known: Position) -> Position:
         self.tried += 1
         if self.is_away:
-            raise ConnectionError("refused")
+            raise ServerUnavailable("events", sent=False)
         return await super().add(body, count=count, known=known)
 
 

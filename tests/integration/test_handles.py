@@ -147,7 +147,7 @@ async def test_a_server_that_is_away_leaves_no_unwatched_call(
         states = other._background._transport.states
 
         async def away(keys: object) -> list[str | None]:
-            raise OSError("away")
+            raise ServerUnavailable("step", sent=True, reason="(away)")
 
         monkeypatch.setattr(other._background._transport, "states", away)
         with pytest.raises(ServerUnavailable, match="away"):
@@ -208,7 +208,7 @@ async def test_a_call_is_handed_over_in_time_though_the_server_is_away(
         keep = first._background._transport.keep_handle
 
         async def away(*args: object, **kwargs: object) -> None:
-            raise OSError("away")
+            raise ServerUnavailable("step", sent=True, reason="(away)")
 
         monkeypatch.setattr(first._background._transport, "keep_handle", away)
         async with asyncio.timeout(5.0):

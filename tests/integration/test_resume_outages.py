@@ -9,6 +9,7 @@ import pytest
 from tests.integration.conversations import UNKNOWN, gated, response_of, said, use
 from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
+from toolpool.contract.errors import ServerUnavailable
 from toolpool.dispatcher import resume
 from toolpool.dispatcher.transports.base import TurnNote
 from toolpool.dispatcher.transports.memory import MemoryTransport
@@ -37,7 +38,7 @@ def outage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Outage]:
     async def note_turns(self: MemoryTransport, notes: Sequence[TurnNote], at: float) -> None:
         if state.is_on:
             state.refused += 1
-            raise ConnectionError("away")
+            raise ServerUnavailable("step", sent=True, reason="(away)")
         await asyncio.sleep(state.seconds)
         await write(self, notes, at)
 

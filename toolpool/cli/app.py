@@ -97,9 +97,9 @@ def _explain(error: Exception) -> int:
     if isinstance(error, OSError):
         screen.complain(str(error))
         return ExitCode.FAILED
-    from toolpool.contract.errors import BrokerUnreachable, Misconfigured, ServerUnavailable
+    from toolpool.contract.errors import BrokerUnreachable, Misconfigured, ServerError
 
-    if isinstance(error, ServerUnavailable) or type(error).__module__ == "redis.exceptions":
+    if isinstance(error, ServerError) or type(error).__module__ == "redis.exceptions":
         screen.complain(f"the Redis server did not answer: {error}; `toolpool doctor` looks at it")
         return ExitCode.UNREACHABLE
 

@@ -83,14 +83,12 @@ def tail(
 
 async def _say(settings: "Settings", log: Any, url: str, channels: list[str]) -> None:
     """Say what is followed. Raises `BrokerUnreachable`."""
-    from redis.exceptions import RedisError
-
-    from toolpool.contract.errors import BrokerUnreachable
+    from toolpool.contract.errors import BrokerUnreachable, ServerError
     from toolpool.contract.server.connection import unreachable
 
     try:
         last = await log.last()
-    except (RedisError, OSError, TimeoutError) as error:
+    except ServerError as error:
         raise BrokerUnreachable(unreachable(settings, error)) from None
     screen.complain(f"following {' and '.join(channels)} of {settings.key_prefix} at {url}")
     if last is None:

@@ -22,9 +22,8 @@ from redis.exceptions import ConnectionError, DataError, RedisError, ResponseErr
 
 from toolpool.contract import logs
 from toolpool.contract.errors import MessageRejected
-from toolpool.contract.ledger.lua_scripts import refuses_writes
 from toolpool.contract.redis_keys import BATCH_TASK
-from toolpool.contract.server.redis_clients import RedisClient, is_junk
+from toolpool.contract.server.redis_clients import RedisClient, is_junk, refuses_writes
 from toolpool.workers.celery.message_guard import Form
 from toolpool.workers.supervision.stalled_connections import StalledConnections
 

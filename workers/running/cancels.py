@@ -3,11 +3,9 @@
 import asyncio
 from typing import Any
 
-from redis.exceptions import RedisError
-
 from toolpool.contract import logs
 from toolpool.contract.envelope import Envelope
-from toolpool.contract.errors import MessageRejected
+from toolpool.contract.errors import MessageRejected, ServerError
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
@@ -32,6 +30,6 @@ async def follow_cancels(
                 executor.cancel(envelope.decode_cancel(item[1]).key)
         except MessageRejected as error:
             log.warning("cancel_rejected reason=%s: %s", error.reason, error)
-        except (RedisError, OSError) as error:
+        except (ServerError, TimeoutError) as error:
             log.warning("cancels_unread: %s", str(error) or type(error).__name__)
             await asyncio.sleep(1.0)

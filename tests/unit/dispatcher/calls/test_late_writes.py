@@ -4,6 +4,7 @@ import asyncio
 
 from tests.unit.dispatcher.samples import pending, turns
 from tests.waiting import eventually
+from toolpool.contract.errors import ServerUnavailable
 from toolpool.dispatcher.calls.late_writes import LateWrites
 
 LONG = 60.0
@@ -88,7 +89,7 @@ async def test_a_write_whose_end_was_noted_has_ended() -> None:
 
 async def test_a_server_that_cannot_be_asked_says_nothing() -> None:
     async def away(key: str) -> bool:
-        raise ConnectionError(key)
+        raise ServerUnavailable(key, sent=True)
 
     endings, call = LateWrites(lease_ttl=8.0, has_ended=away), pending("k")
     endings.watch(call)
