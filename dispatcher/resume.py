@@ -22,7 +22,7 @@ from toolpool.contract.errors import CommandRejected, ServerError, ServerUnavail
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.formats import FORMATS, Response, history_format, named, response_reader
-from toolpool.dispatcher.formats.call_blocks import is_distinct
+from toolpool.dispatcher.formats.call_blocks import is_unique
 from toolpool.dispatcher.formats.history import Edit, History, Spoken, Told
 from toolpool.dispatcher.formats.history_answers import matched
 from toolpool.dispatcher.formats.sdk_objects import sendable
@@ -353,7 +353,7 @@ def _id_in(call: ToolCall, history: History) -> str | None:
 
 def _are_distinct(calls: Iterable[ToolCall], history: History) -> bool:
     """Whether no other response has these calls: one unique call is enough."""
-    return any(call.mark or is_distinct(_id_in(call, history), call.name) for call in calls)
+    return any(call.mark or is_unique(_id_in(call, history)) for call in calls)
 
 
 def _said(turn: _Turn, history: History) -> Said:

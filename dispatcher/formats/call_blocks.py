@@ -14,10 +14,14 @@ from toolpool.dispatcher.messages import feedback
 from toolpool.dispatcher.messages.wording import PLAIN, Wording
 
 LONGEST_NAME = 256
-_PARTS = re.compile(r"[A-Za-z0-9]+")
-_AFTER_DIGIT = re.compile(r"[0-9](?=[A-Za-z])")
-_LONG, _SHORT, _DIGITS, _LETTERS = 16, 8, 10, 20
-_OF_CONTENT = re.compile(r"turn-[0-9a-f]{12}-[0-9]+")
+_UNIQUE = re.compile(
+    r"(srv)?toolu_([a-z]+_)?[0-9A-Za-z]{20,}"  # Anthropic, also by way of a cloud
+    r"|tooluse_[0-9A-Za-z_-]{20,}"  # Bedrock
+    r"|call_([0-9]{2}_)?(?!0{4})[0-9A-Za-z]{20,}"  # OpenAI, DeepSeek
+    r"|function-call-[0-9]{15,}"  # Gemini
+    # vLLM and others: a UUID or its beginning
+    r"|(chatcmpl-tool-|call_|fc_)?(?!0{4})([0-9a-f]{16,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})"
+)
 
 
 class NotAResponse(Exception):
@@ -202,30 +206,13 @@ def is_usable(id: Any) -> TypeGuard[str]:
     return isinstance(id, str) and 0 < len(id) <= LONGEST_NAME and printable(id) == id
 
 
-def is_distinct(id: Any, tool: str) -> bool:
-    """Whether no other call has this id: some providers count from 0 in every response.
+def is_unique(id: Any) -> bool:
+    """Whether an id has one of the forms that providers make at random, so no other call has it.
 
-    A distinct id has a part that is not a word, a counter or a tool's name. Ids made up here for a
-    response without an id are only as distinct as the responses.
+    Other ids may be given again: some servers count from 0 in every response. The format of a
+    response says nothing, since gateways translate formats and keep the ids.
     """
-    if not isinstance(id, str) or _OF_CONTENT.fullmatch(id):
-        return False
-    return any(map(_is_random, _PARTS.findall(id.replace(tool, " ") if tool else id)))
-
-
-def _is_random(part: str) -> bool:
-    """Whether a part looks random.
-
-    In a word with a number letters do not follow digits; in random parts they mostly do.
-    """
-    if len(part) < _SHORT:
-        return False
-    if part.isdigit():
-        return len(part) >= _DIGITS and not part.startswith("00")
-    turns = len(_AFTER_DIGIT.findall(part))
-    if len(part) >= _LONG:
-        return turns > 0 or (part.isalpha() and len(part) >= _LETTERS)
-    return turns > 1 or (turns > 0 and part.lower() != part != part.upper())
+    return isinstance(id, str) and _UNIQUE.fullmatch(id) is not None
 
 
 def stand_in(id: str) -> str:

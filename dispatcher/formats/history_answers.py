@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from toolpool.contract.call import ToolCall
-from toolpool.dispatcher.formats.call_blocks import is_distinct
+from toolpool.dispatcher.formats.call_blocks import is_unique
 from toolpool.dispatcher.formats.history import Answer, Spoken, Told
 from toolpool.dispatcher.formats.tool_names import PLAIN, alias
 
@@ -51,7 +51,7 @@ def _match_early(
     left = {told.answer.id: told for told in early if isinstance(told.answer.id, str)}
     for (_, calls), told in zip(responses, found, strict=True):
         for index, call in enumerate(calls if left else ()):
-            if told[index] is None and call.id_given and is_distinct(call.provider_id, call.name):
+            if told[index] is None and call.id_given and is_unique(call.provider_id):
                 told[index] = left.pop(call.provider_id, None)
 
 

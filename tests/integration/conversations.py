@@ -62,11 +62,15 @@ CALL = {"type": "function_call", "name": "work", "status": "completed"}
 
 
 def item(n: int) -> dict[str, Any]:
-    return {**CALL, "call_id": f"call_8Zk3Qw7Lx2Vb{n}", "arguments": f'{{"label": "{n}"}}'}
+    return {
+        **CALL,
+        "call_id": f"call_8Zk3Qw7Lx2VbPq5Rt9Yn4{n}",
+        "arguments": f'{{"label": "{n}"}}',
+    }
 
 
 def output(n: int) -> dict[str, Any]:
-    made = {"type": "function_call_output", "call_id": f"call_8Zk3Qw7Lx2Vb{n}"}
+    made = {"type": "function_call_output", "call_id": f"call_8Zk3Qw7Lx2VbPq5Rt9Yn4{n}"}
     return {**made, "output": f"did {n}"}
 
 

@@ -7,7 +7,7 @@ import pytest
 from toolpool import Dispatcher, tool
 
 ran: list[str] = []
-OWN = "call_8Zk3Qw7Lx2Vb"
+OWN = "call_8Zk3Qw7Lx2VbPq5Rt9Yn4W"
 """How an id begins that no provider gives twice."""
 
 

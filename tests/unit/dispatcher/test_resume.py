@@ -32,7 +32,7 @@ def _nothing_ran() -> None:
     ran.clear()
 
 
-ID = "call_8Zk3Qw7Lx2Vb"
+ID = "call_8Zk3Qw7Lx2VbPq5Rt9Yn4W"
 """Of the kind that no provider gives twice."""
 USER = {"role": "user", "content": "go"}
 
