@@ -367,12 +367,12 @@ class Envelope:
         """
         body = self._keyring.verify(_REPLY, data)
         try:
-            return _decode(_replies, body)
-        except MessageRejected as error:
+            return _replies.decode(body)
+        except _UNDECODABLE as error:
             settled = _SETTLED.match(body)
             if settled is None:
-                raise
-            reason = f"its outcome could not be read: {error}"
+                raise _malformed(error) from None
+            reason = f"its outcome could not be read: {_malformed(error)}"
             outcome = failure(Code.INTERNAL, reason[:200], Executed.UNKNOWN)
             return Settled(key=settled[1].decode(), outcome=outcome)
 
@@ -450,8 +450,15 @@ def _require_known(version: int) -> None:
         )
 
 
+_UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+
+
 def _decode(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise MessageRejected("malformed", f"the message is malformed: {error}") from None
+    except _UNDECODABLE as error:
+        raise _malformed(error) from None
+
+
+def _malformed(error: Exception) -> MessageRejected:
+    return MessageRejected("malformed", f"the message is malformed: {error}")

@@ -55,8 +55,9 @@ class ObserverDispatch:
 
     def __init__(self, base: type, hosts: Sequence[Any] = ()) -> None:
         self._base = base
-        self._listeners: dict[str, list[Callable[..., None]]]
-        self._listeners = {moment: [] for moment in moments(base)}
+        self.listeners: dict[str, list[Callable[..., None]]]
+        self.listeners = {moment: [] for moment in moments(base)}
+        """The functions that are called, by moment; on the hot path this is looked at first."""
         self._threads: list[_Thread] = []
         self._hosts = list(hosts)
         for observer in hosts:
@@ -70,13 +71,13 @@ class ObserverDispatch:
     def add(self, observer: Any) -> None:
         """Add a quick observer of toolpool's own, which is called directly."""
         for moment, method in self._methods(observer).items():
-            self._listeners[moment].append(method)
+            self.listeners[moment].append(method)
 
     def _methods(self, observer: Any) -> dict[str, Callable[..., None]]:
         """The methods that an observer overrides, by moment."""
         return {
             moment: getattr(observer, moment)
-            for moment in self._listeners
+            for moment in self.listeners
             if getattr(type(observer), moment) is not getattr(self._base, moment)
         }
 
@@ -91,7 +92,7 @@ class ObserverDispatch:
             else:
                 self._threads.append(thread := _Thread(observer))
                 for moment, method in self._methods(observer).items():
-                    self._listeners[moment].append(thread.queued(method))
+                    self.listeners[moment].append(thread.queued(method))
                 thread.start()
 
     def close(self) -> None:
@@ -107,13 +108,9 @@ class ObserverDispatch:
         """How many notifications were dropped because observers were too slow."""
         return sum(thread.dropped for thread in self._threads)
 
-    def has_listeners(self, moment: str) -> bool:
-        """Whether any observer is notified of this moment."""
-        return bool(self._listeners[moment])
-
     def tell(self, moment: str, *facts: Any) -> None:
         """Notify all listeners of a moment. Their exceptions are logged."""
-        for tell in self._listeners[moment]:
+        for tell in self.listeners[moment]:
             try:
                 tell(*facts)
             except (

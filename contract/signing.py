@@ -5,7 +5,7 @@ id>.<base64url>.<body>`. The purpose prevents a signed outcome from passing as a
 prefix a message of one deployment from passing in another with the same key.
 """
 
-import base64
+import binascii
 import hashlib
 import hmac
 import secrets
@@ -16,6 +16,7 @@ from toolpool.contract.errors import MessageRejected, Misconfigured
 _DEFAULT_PREFIX = "toolpool"
 _MINIMUM_KEY_BYTES = 16
 _DIGEST_CHARACTERS = 43
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
 def generate_key() -> str:
@@ -84,5 +85,5 @@ def _key_id(key: str) -> str:
 
 
 def _mac(key: bytes, text: bytes) -> bytes:
-    digest = hmac.digest(key, text, "sha256")
-    return base64.urlsafe_b64encode(digest).rstrip(b"=")
+    digest = binascii.b2a_base64(hmac.digest(key, text, "sha256"), newline=False)
+    return digest.translate(_URL_SAFE, b"=")

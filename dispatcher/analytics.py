@@ -84,7 +84,7 @@ class Analytics:
                 result.name,
                 session=session,
                 model=model,
-                rejected=result.error_type is ErrorType.VALIDATION,
+                rejected=not result.ok and result.error_type is ErrorType.VALIDATION,
                 fields=(result.details or {}).get("fields", ()),
             )
 
@@ -110,21 +110,21 @@ class Analytics:
             counts = figures.models.setdefault(model, [0, 0])
             counts[0] += 1
             counts[1] += rejected
-        self._note_retry(figures, session, rejected=rejected)
+        if session is not None and (rejected or self._retries):
+            self._note_retry(figures, session, rejected=rejected)
         if rejected:
             for path, kind in fields or ((_WHOLE, "call"),):
                 if (path, kind) in figures.fields or len(figures.fields) < _FIELDS_AT_MOST:
                     figures.fields[path, kind] += 1
-        self._alert(figures)
+        if rejected or figures.is_alerted or len(figures.recent) == _ENOUGH:
+            self._alert(figures)
 
     def tools(self) -> list[ToolFigures]:
         """The figures of every tool, the most rejected first."""
         return sorted(self._tools.values(), key=lambda each: (-each.rejected, each.tool))
 
-    def _note_retry(self, figures: ToolFigures, session: str | None, *, rejected: bool) -> None:
+    def _note_retry(self, figures: ToolFigures, session: str, *, rejected: bool) -> None:
         """Count whether the call right after a rejection of the same tool was accepted."""
-        if session is None:
-            return
         key = (session, figures.tool)
         before = self._retries.get(key)
         if before is not None and before.turn == self._turn:

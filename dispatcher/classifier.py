@@ -50,10 +50,11 @@ class Classifier:
             duration=ended - since,
             wording=self._wording,
             retries=pending.retries,
-            pages_offered=(shared or self._acceptance).offers("task_result"),
+            pages_offered=bool(outcome.output)
+            and (shared or self._acceptance).offers("task_result"),
             note=note,
         )
-        if "error_id" in (details := result.details or {}):
+        if (details := result.details) and "error_id" in details:
             log.error(
                 "tool_raised error_id=%s tool=%s call=%s exception=%s%s\n%s",
                 details["error_id"], result.name, pending.call.id, details.get("exception"),

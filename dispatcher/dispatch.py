@@ -351,7 +351,8 @@ class Dispatcher:
         arguments.
         """
         self._require(session)
-        require_name("turn", turn)
+        if turn is not None:
+            require_name("turn", turn)
         try:
             found = self._pipeline.read(response, turn=turn, format=format)
         except response_reader.UnreadableResponse as error:
@@ -368,7 +369,7 @@ class Dispatcher:
         )
         since, resumer = monotonic(), self._parts.resumer
         if resumer.is_behind:
-            await resumer.catch_up(session)
+            await resumer.catch_up(shared.session_key)
         noted = resumer.note(response, found, shared)
         results = await self._pipeline.run(found, shared, since)
         resumer.told(noted)
@@ -453,4 +454,5 @@ class Dispatcher:
     def _require(self, session: str | None) -> None:
         """Raises RuntimeError if the dispatcher is not open, ValueError for a bad session."""
         self._lifetime.require()
-        require_name("session", session)
+        if session is not None:
+            require_name("session", session)

@@ -86,11 +86,11 @@ class Lifetime:
 
     def require(self) -> None:
         """Raises RuntimeError unless it is open and this is its event loop."""
-        if (
-            self._stage is not _Stage.OPEN
-            or self._forks != _forks
-            or _running_loop() is not self._loop
-        ):
+        try:
+            is_here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            is_here = False
+        if not is_here or self._stage is not _Stage.OPEN or self._forks != _forks:
             raise RuntimeError(self._what_is_wrong())
 
     def require_open(self) -> None:

@@ -234,6 +234,9 @@ class Observer(Tracing):
     def ended(self, call: CallFacts, ended: Ended) -> None:
         """It has its result."""
 
+    def failed(self, call: CallFacts, ended: Ended) -> None:
+        """It has its result, and has failed: for observers to which a success says nothing."""
+
     def late(self, key: str, worker: str) -> None:
         """A worker's outcome arrived for a call that had been answered before."""
 
@@ -274,13 +277,43 @@ class Observed(Protocol):
         ...
 
 
+class Answered(Observed, Protocol):
+    """An answered call."""
+
+    @property
+    def message(self) -> CallMessage:
+        """Its last message."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """The seconds from its acceptance to its answer."""
+        ...
+
+    @property
+    def queued_seconds(self) -> float:
+        """The seconds until its message was in the queue; 0.0 if it never was."""
+        ...
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no other dispatcher reports this end."""
+        ...
+
+    @property
+    def shared_as(self) -> str:
+        """How an equal call provided its result; empty if it ran itself."""
+        ...
+
+
 class Observers(ObserverDispatch):
     """The observers of one dispatcher."""
 
     def __init__(self, hosts: Sequence[Observer] = (), *, with_texts: bool = False) -> None:
         super().__init__(Observer, hosts)
         self._with_texts = with_texts
-        self._tracers: list[Callable[..., Any]] = []
+        self.tracers: list[Callable[..., Any]] = []
+        """The functions that add trace headers to calls."""
         self._calls: defaultdict[str, int] = defaultdict(int)
         self._failed: defaultdict[tuple[str, str], int] = defaultdict(int)
 
@@ -293,7 +326,7 @@ class Observers(ObserverDispatch):
     def start(self) -> None:
         """Start delivery; see `ObserverDispatch.start`."""
         super().start()
-        self._tracers = [
+        self.tracers = [
             guarded(host.trace)
             for host in self._hosts
             if type(host).trace is not Tracing.trace and not host.is_idle
@@ -301,18 +334,16 @@ class Observers(ObserverDispatch):
 
     def trace(self, call: Observed) -> dict[str, str] | None:
         """The trace headers that observers add to a call; None for none."""
-        if not self._tracers:
-            return None
         facts = call.facts
         headers: dict[str, str] | None = None
-        for tracer in self._tracers:
+        for tracer in self.tracers:
             if more := tracer(facts):
                 headers = merged(headers or {}, more)
         return headers or None
 
     def call(self, moment: str, call: Observed, *more: Any) -> None:
         """Report a moment in the life of a call."""
-        if self._listeners[moment]:
+        if self.listeners[moment]:
             self.tell(moment, call.facts, *more)
 
     def audited(
@@ -327,7 +358,7 @@ class Observers(ObserverDispatch):
         approval: str = "",
     ) -> None:
         """Report a decision; see `Audit`."""
-        if self.has_listeners("audited"):
+        if self.listeners["audited"]:
             told = Audit(
                 what=what,
                 tool=tool,
@@ -371,7 +402,7 @@ class Observers(ObserverDispatch):
         name = result.name if is_known else "(unknown)"
         self._calls[name] += 1
         self._failed[name, str(result.code)] += 1
-        if self.has_listeners("rejected"):
+        if self.listeners["rejected"]:
             assert result.code is not None
             told = Rejected(
                 call_id=result.call_id,
@@ -385,23 +416,14 @@ class Observers(ObserverDispatch):
             )
             self.tell("rejected", told)
 
-    def ended(
-        self,
-        call: Observed,
-        message: CallMessage,
-        outcome: Outcome,
-        *,
-        seconds: float,
-        queued_seconds: float,
-        is_first: bool,
-        shared: str,
-    ) -> None:
+    def ended(self, call: Answered, outcome: Outcome) -> None:
         """Report how a call was answered; see `Ended`."""
-        tool = message.tool
-        self._calls[tool] += 1
+        message = call.message
+        self._calls[message.tool] += 1
         if outcome.code is not None:
-            self._failed[tool, outcome.code.value] += 1
-        if not self._listeners["ended"]:
+            self._failed[message.tool, outcome.code.value] += 1
+        is_failure = outcome.code is not None and self.listeners["failed"]
+        if not self.listeners["ended"] and not is_failure:
             return
         failure, is_reported = None, False
         kinds: tuple[str, ...] = ()
@@ -414,16 +436,18 @@ class Observers(ObserverDispatch):
             executed=outcome.executed,
             worker=outcome.worker or "",
             at=time.time(),
-            seconds=seconds,
+            seconds=call.seconds,
             run_seconds=outcome.duration,
-            queued_seconds=queued_seconds,
-            is_first=is_first,
+            queued_seconds=call.queued_seconds,
+            is_first=call.is_first,
             failure=failure,
             kinds=kinds,
             is_reported=is_reported,
-            shared=shared,
+            shared=call.shared_as,
         )
         self.tell("ended", call.facts, ended)
+        if is_failure:
+            self.tell("failed", call.facts, ended)
 
 
 def _distinct(kinds: Iterable[str]) -> tuple[str, ...]:

@@ -119,7 +119,7 @@ class Resume:
         if not calls:
             return None
         name = _name(calls, history)
-        note = TurnNote(self._session(shared.session), shared.id, name, found.stop or "")
+        note = TurnNote(_noted_as(shared.session_key), shared.id, name, found.stop or "")
         self._remember(note)
         return None if _are_distinct(calls, history) else note
 
@@ -127,9 +127,6 @@ class Resume:
         """Note that the host has the answers of a turn, which rules it out among equal calls."""
         if note is not None:
             self._remember(TurnNote(note.session, note.turn, told=True))
-
-    def _session(self, session: str) -> str:
-        return encoding.digest([self._settings.tenant, session])[:_NAME_LENGTH]
 
     def _remember(self, note: TurnNote) -> None:
         if len(self._writing) + len(self._notes) < _NOTES_AT_MOST:
@@ -169,9 +166,9 @@ class Resume:
                 self._caught_up.clear()
                 await asyncio.sleep(_WRITE_AGAIN_SECONDS)
 
-    async def catch_up(self, session: str | None) -> None:
+    async def catch_up(self, session_key: str) -> None:
         """Wait a while until a session's notes are written, before it has other calls."""
-        if session is not None and self._unwritten(self._session(session)):
+        if self._unwritten(_noted_as(session_key)):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_UP_SECONDS):
                     await self._caught_up.wait()
@@ -232,8 +229,7 @@ class Resume:
         waiting: Turn,
     ) -> None:
         shared = waiting.shared
-        assert shared.session is not None
-        notes = Notes(await self._noted(shared.session))
+        notes = Notes(await self._noted(_noted_as(shared.session_key)))
         turns = _joined(parts, history, notes)
         said = [_said(turn, history) for turn in turns]
         known = notes.of(said)
@@ -269,9 +265,8 @@ class Resume:
             part.found = answers
         return parts
 
-    async def _noted(self, session: str) -> list[TurnNote]:
+    async def _noted(self, name: str) -> list[TurnNote]:
         await self._flush(_LOOK_UP_SECONDS)  # its own notes first
-        name = self._session(session)
         try:
             async with asyncio.timeout(_LOOK_UP_SECONDS):
                 return await self._transport.turns(name) + self._unwritten(name)
@@ -341,9 +336,14 @@ def _name(calls: Iterable[ToolCall], history: History) -> str:
         [call.mark, _id_in(call, history), call.name,
          call.arguments, call.text, call.flaw and call.flaw.reason]
         for call in calls
-        if not (call.origin or {}).get("choice")
+        if call.origin is None or not call.origin.get("choice")
     ]  # fmt: skip
     return encoding.digest(said)[:_NAME_LENGTH]
+
+
+def _noted_as(session_key: str) -> str:
+    """The session in notes."""
+    return session_key[:_NAME_LENGTH]
 
 
 def _id_in(call: ToolCall, history: History) -> str | None:
@@ -353,7 +353,10 @@ def _id_in(call: ToolCall, history: History) -> str | None:
 
 def _are_distinct(calls: Iterable[ToolCall], history: History) -> bool:
     """Whether no other response has these calls: one unique call is enough."""
-    return any(call.mark or is_unique(_id_in(call, history)) for call in calls)
+    for call in calls:
+        if call.mark or ((history.has_ids or call.id_given) and is_unique(call.id)):
+            return True
+    return False
 
 
 def _said(turn: _Turn, history: History) -> Said:

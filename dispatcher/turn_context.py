@@ -23,6 +23,8 @@ class TurnContext(msgspec.Struct, frozen=True, gc=False):
     id: str | None
     session: str | None
     line: str
+    session_key: str = ""
+    """The digest of tenant and session, by which Redis keys name the session; empty without one."""
     context: dict[str, Any] | None = None
     context_bytes: int = 0
     timeout: float | None = None
@@ -36,6 +38,11 @@ class TurnContext(msgspec.Struct, frozen=True, gc=False):
     def offers(self, tool: str) -> bool:
         """Whether the model was offered the tool, so that a text may name it."""
         return self.only is None or tool in self.only
+
+
+def session_key(tenant: str, session: str) -> str:
+    """The digest by which Redis keys name a session."""
+    return encoding.digest([tenant, session])
 
 
 def require_name(what: str, value: Any) -> None:
@@ -53,7 +60,7 @@ def require_name(what: str, value: Any) -> None:
         raise ValueError(
             f"{what} has {len(value)} characters, at most {LONGEST_NAME} are taken: use an id"
         )
-    if printable(value) != value:
+    if not value.isascii() and printable(value) != value:
         raise ValueError(f"{what} is not valid Unicode: it holds half of a surrogate pair")
 
 
@@ -107,6 +114,7 @@ def turn_context(
     again: bool = False,
     provider: str = "",
     only: Collection[str] | None = None,
+    tenant: str,
     max_bytes: int,
 ) -> TurnContext:
     """The checked options of a dispatch: one host's error must not fail calls in the same message.
@@ -141,6 +149,7 @@ def turn_context(
         id=turn,
         session=session,
         line=session or new_nonce(),
+        session_key="" if session is None else session_key(tenant, session),
         context=dict(context) if context else None,
         context_bytes=size,
         timeout=timeout,

@@ -16,6 +16,8 @@ def stages(
     A write waits for the calls before it, and those after it wait for the write. `strict`: if there
     is a write, every call waits for the one before it.
     """
+    if len(calls) == 1:
+        return [list(calls)]
     if strict and Effects.WRITE in map(effects, calls):
         return [[call] for call in calls]
     groups: list[list[T]] = []

@@ -88,6 +88,7 @@ class TurnPipeline:
             timeout=timeout,
             wait=wait,
             again=again,
+            tenant=self._settings.tenant,
             max_bytes=self._settings.max_argument_bytes,
         )
 
@@ -153,10 +154,8 @@ class TurnPipeline:
         """As `run`; `rejected` and `sent` hold the known state of each call at any time."""
         shared = turn.shared
         accepted: list[Accepted] = []
-        looping = await self._loops.look(found.calls, shared.session)
-        if looping and shared.session is not None:
-            looping = await self._without_known(looping, found, shared)
-            looping = await self._loops.refused(found.calls, looping, shared.session, shared.id)
+        is_suspect = self._loops.suspects(shared.session_key)
+        looping = await self._looping(found, shared) if is_suspect else {}
         decides = self._policy.asks_somebody
         undecided: list[ToolCall] = []
         for call in found.calls:
@@ -174,7 +173,8 @@ class TurnPipeline:
                 decides = decides or verdict[1].spec.approval is True
         if undecided:
             await self._decide_foreign(undecided, turn, found.format, since, rejected)
-        await self._correct_rejections(found, shared, rejected)
+        if rejected:
+            await self._correct_rejections(found, shared, rejected)
         judged: dict[int, Judgement] = {}
         if decides and accepted:
             judged = await self._judge(accepted, turn)
@@ -183,6 +183,7 @@ class TurnPipeline:
             await self._show(answered, sent)
         results: list[ToolResult] = []
         news: list[ToolResult | None] = []
+        has_failure = False
         for call in found.calls:
             result, is_new_outcome = rejected.get(call.index), True
             if result is None:
@@ -191,7 +192,9 @@ class TurnPipeline:
                 result = msgspec.structs.replace(result, origin=call.origin)
             results.append(result)
             news.append(result if is_new_outcome else None)
-        await self._loops.note(found.calls, news, shared.session)
+            has_failure |= is_new_outcome and not result.ok
+        if shared.session_key and (has_failure or self._loops.suspects(shared.session_key)):
+            await self._loops.note(found.calls, news, shared.session_key)
         self._analytics.note(results, session=shared.session, model=found.model)
         return results
 
@@ -240,10 +243,18 @@ class TurnPipeline:
     async def _show(self, answered: dict[int, Answered], sent: dict[int, Pending]) -> None:
         """Pass every result through the host's policy before it is returned."""
         shown = await asyncio.gather(
-            *(self._results.shown(answer.result, sent[i]) for i, answer in answered.items())
+            *(self._results.shown(result, sent[i]) for i, (result, _) in answered.items())
         )
-        for (index, answer), result in zip(list(answered.items()), shown, strict=True):
-            answered[index] = Answered(result, answer.is_new_outcome)
+        for (index, (_, is_new)), result in zip(list(answered.items()), shown, strict=True):
+            answered[index] = result, is_new
+
+    async def _looping(self, found: Response, shared: TurnContext) -> dict[int, Seen]:
+        """The calls that the loop guard refuses, by index, with their history."""
+        looping = await self._loops.look(found.calls, shared.session_key)
+        if looping and shared.session is not None:
+            looping = await self._without_known(looping, found, shared)
+            looping = await self._loops.refused(found.calls, looping, shared.session, shared.id)
+        return looping
 
     async def _without_known(
         self, looping: dict[int, Seen], found: Response, shared: TurnContext

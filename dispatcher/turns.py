@@ -61,11 +61,8 @@ class Alone(NamedTuple):
     since: float
 
 
-class Answered(NamedTuple):
-    """A result; `is_new_outcome` unless the call had it before it was dispatched again."""
-
-    result: ToolResult
-    is_new_outcome: bool
+Answered = tuple[ToolResult, bool]
+"""A result, and whether it is new: the call did not have it before it was dispatched again."""
 
 
 class Turn:
@@ -334,8 +331,7 @@ class Turns:
         answered: dict[int, Answered] = {}
         for (call, _), pending in zip(group, pendings, strict=True):
             result = early.get(pending.root) or self._classify(pending, unseen, shared=shared)
-            is_new_outcome = pending.is_new_outcome and not _has_joined(call, pending)
-            answered[call.index] = Answered(result, is_new_outcome)
+            answered[call.index] = result, pending.is_new_outcome and pending.call is call
         return answered
 
     async def _answer_early(
@@ -412,5 +408,5 @@ def _has_joined(call: ToolCall, pending: Pending) -> bool:
 
 def _may_be_early(accepted: Accepted, pending: Pending) -> bool:
     """Whether a call may be answered before it ends: it is in the background, or joined."""
-    is_long = pending.spec.background or bool(pending.approval)
-    return is_long or _has_joined(accepted[0], pending)
+    is_joined = pending.call is not accepted[0]
+    return is_joined or pending.spec.background or bool(pending.approval)

@@ -109,7 +109,7 @@ class Presence:
 
     def _report_alive(self) -> None:
         """Notify observers once a minute, in one worker of the pool."""
-        if self._observers.has_listeners("pool_alive") and time.monotonic() >= self._alive_at:
+        if self._observers.listeners["pool_alive"] and time.monotonic() >= self._alive_at:
             self._alive_at = time.monotonic() + _ALIVE_SECONDS
             if self._client.set(self._names.alive, self._worker, nx=True, ex=int(_ALIVE_SECONDS)):
                 self._observers.tell("pool_alive", self._settings.key_prefix)

@@ -399,7 +399,7 @@ class WorkerService:
         epoch, due, left_behind = "", time.monotonic(), guarded(Leftovers().look)
         while True:
             self._last_turn = time.monotonic()
-            if self._observers.has_listeners("pulse"):
+            if self._observers.listeners["pulse"]:
                 running, stuck = self._executor.running, self._slots.stuck
                 self._observers.pulse(lag=self._last_turn - due, running=running, stuck=stuck)
             for left in left_behind(self._last_turn, self._executor.oldest) or ():

@@ -224,7 +224,7 @@ class WorkerObservers(ObserverDispatch):
 
     def run(self, moment: str, call: CallMessage) -> None:
         """Report a moment of a claimed call."""
-        if self._listeners[moment]:
+        if self.listeners[moment]:
             self.tell(moment, self._facts(call))
 
     def started(self, call: CallMessage, batch: Batch, size: int, now: float) -> RunFacts | None:
@@ -232,7 +232,7 @@ class WorkerObservers(ObserverDispatch):
 
         Returns the facts for the call's end.
         """
-        if not self._listeners["started"]:
+        if not self.listeners["started"]:
             return None
         received = Received(
             bytes=size,
@@ -252,11 +252,11 @@ class WorkerObservers(ObserverDispatch):
         self, call: CallMessage, outcome: Outcome, seconds: float, facts: RunFacts | None = None
     ) -> None:
         """Report a call's outcome, `seconds` after its tool was entered."""
-        if self._listeners["content"]:
+        if self.listeners["content"]:
             data = outcome.data
             data = encoding.decode(bytes(data)) if isinstance(data, msgspec.Raw) else data
             self.tell("content", facts or self._facts(call), call.arguments, data)
-        if self._listeners["ended"]:
+        if self.listeners["ended"]:
             ended = RunEnded(
                 code=outcome.code,
                 executed=outcome.executed,

@@ -66,7 +66,8 @@ class RedisLedger:
         tried_in: str | None = None,
     ) -> tuple[str, list[bytes]]:
         """Create or join the records of calls and publish their message."""
-        keys = [self._names.epoch, queue, *(self._names.call(o.key) for o in openings)]
+        prefix = self._names.call_prefix
+        keys = [self._names.epoch, queue, *[prefix + opening.key for opening in openings]]
         arguments: list[str | bytes | int] = [
             self._scripts.epoch_candidate,
             nonce,
@@ -77,12 +78,12 @@ class RedisLedger:
             self._marks_ms,
         ]
         # One string per call: encoding every number by itself dominates the cost.
-        arguments += (
-            f"{opening.attempt} {opening.rerunnable:d} {_ms(opening.wait)} "
-            f"{_ms(opening.deadline)} {_ms(opening.keep)} "
+        arguments += [
+            f"{opening.attempt} {opening.rerunnable:d} {max(1, round(opening.wait * 1000))} "
+            f"{max(1, round(opening.deadline * 1000))} {max(1, round(opening.keep * 1000))} "
             f"{round(opening.asked_at * 1000)} {opening.again:d} {opening.approved:d}"
             for opening in openings
-        )
+        ]
         epoch, *answers = await self._scripts.run(Step.OPEN, keys, arguments, give_up_at=give_up_at)
         return epoch.decode(errors="replace"), answers
 

@@ -5,12 +5,12 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
+import hiredis
 import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
-from redis.connection import HiredisRespSerializer
-from redis.exceptions import AuthenticationError, NoPermissionError
+from redis.exceptions import AuthenticationError, DataError, NoPermissionError
 from redis.retry import Retry
 
 from toolpool.contract.errors import (
@@ -186,12 +186,16 @@ def _packing_in_c(connection: Any) -> Any:
 
     Packing in Python takes as long as everything else that a worker does for a short call.
     """
-    packer = HiredisRespSerializer()
 
     class Packing(connection):  # type: ignore[misc]
         def pack_command(self, *args: Any) -> list[bytes]:
-            packed: list[bytes] = packer.pack(*args)
-            return packed
+            name = args[0]
+            if isinstance(name, str) and " " in name:  # as in CLIENT SETINFO
+                args = (*name.split(), *args[1:])
+            try:
+                return [hiredis.pack_command(args)]
+            except TypeError as error:
+                raise DataError(str(error)) from error
 
     return Packing
 

@@ -35,10 +35,10 @@ class Acceptance:
 
     def allowed(self, only: Collection[str] | None) -> Collection[str] | None:
         """The names that a narrower list leaves; None for all. Raises ValueError."""
+        if only is None:
+            return self._allowed
         asked = tool_names("only", only)
-        if asked is None or self._allowed is None:
-            return self._allowed if asked is None else asked
-        return asked & self._allowed
+        return asked if asked is None or self._allowed is None else asked & self._allowed
 
     def offers(self, name: str) -> bool:
         """Whether the allow-list has a tool."""

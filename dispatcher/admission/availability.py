@@ -44,9 +44,10 @@ class Availability:
 
         A call that `is_sent` now, if allowed, is the trial of a tool whose circuit is open.
         """
-        denied = self.denial(call)
-        if denied is not None:
+        if self._switches.on and (denied := self.denial(call)) is not None:
             return denied
+        if call.name not in self._breaker.circuits:
+            return None
         retry_after = self._breaker.retry_after(call.name, tries=is_sent, call=call.id)
         if retry_after is None:
             return None

@@ -72,7 +72,8 @@ class Breaker:
         self._rate = settings.circuit_failure_rate
         self._calls = settings.circuit_minimum_calls
         self._pause = settings.circuit_reset_timeout
-        self._circuits: dict[str, _Circuit] = {}
+        self.circuits: dict[str, _Circuit] = {}
+        """Only of tools that failed lately."""
         self._observers = observers
         self.is_fleet_wide = settings.circuit_scope == "fleet"
         self._changes: set[str] = set()
@@ -83,7 +84,7 @@ class Breaker:
 
         After the pause, the `call` that `tries` the tool is the only one until it has ended.
         """
-        circuit = self._circuits.get(tool)
+        circuit = self.circuits.get(tool)
         if circuit is None or not circuit.open_until:
             return None
         left = circuit.open_until - time.monotonic()
@@ -103,13 +104,18 @@ class Breaker:
         now = time.monotonic()
         return {
             tool: max(0.0, circuit.open_until - now)
-            for tool, circuit in self._circuits.items()
+            for tool, circuit in self.circuits.items()
             if circuit.open_until
         }
 
-    def note(self, tool: str, outcome: Outcome, *, call: str = "") -> None:
-        """Learn from the outcome of a call."""
-        circuit = self._circuits.get(tool)
+    def note(self, tool: str, outcome: Outcome, *, call: str = "", is_news: bool = True) -> None:
+        """Learn from the outcome of a call; one that is no news only ends its trial."""
+        circuit = self.circuits.get(tool)
+        if circuit is None and outcome.ok:
+            return
+        if not is_news:
+            self.release(tool, call=call)
+            return
         if outcome.code in _SAYS_NOTHING or (outcome.code is not None and not outcome.worker):
             if outcome.code is not Code.CIRCUIT_OPEN:
                 self.release(tool, call=call)
@@ -118,20 +124,20 @@ class Breaker:
         if circuit is None:
             if not failed:
                 return
-            circuit = self._circuits[tool] = _Circuit()
+            circuit = self.circuits[tool] = _Circuit()
         now = time.monotonic()
         if circuit.open_until:
             self._judge_probe(tool, circuit, failed, now)
             return
         self._count(circuit, failed, now)
         if not circuit.failures:
-            del self._circuits[tool]
+            del self.circuits[tool]
         elif circuit.calls >= self._calls and circuit.failures >= self._rate * circuit.calls:
             self._open(tool, circuit)
 
     def release(self, tool: str, *, call: str = "") -> None:
         """Note that a call says nothing about the tool; if it was the trial, the next call is."""
-        circuit = self._circuits.get(tool)
+        circuit = self.circuits.get(tool)
         if circuit is not None and circuit.trial == call:
             circuit.trial = None
 
@@ -162,7 +168,7 @@ class Breaker:
 
         After that time the tool is tried with the next call that has the right to.
         """
-        circuit = self._circuits.get(tool)
+        circuit = self.circuits.get(tool)
         was_open = circuit is not None and circuit.open_until > 0
         self._changes.discard(tool)
         if left is None:
@@ -170,7 +176,7 @@ class Breaker:
                 self._close(tool)
             return
         if circuit is None:
-            circuit = self._circuits[tool] = _Circuit()
+            circuit = self.circuits[tool] = _Circuit()
         self._open_for(circuit, left)
         if not was_open:
             log.error("circuit_opened tool=%s by another dispatcher", tool)
@@ -181,7 +187,7 @@ class Breaker:
         changes, self._changes = self._changes, set()
         now = time.monotonic()
         return {
-            tool: None if (circuit := self._circuits.get(tool)) is None or not circuit.open_until
+            tool: None if (circuit := self.circuits.get(tool)) is None or not circuit.open_until
             else circuit.open_until - now
             for tool in changes
         }  # fmt: skip
@@ -195,7 +201,7 @@ class Breaker:
         now = time.monotonic()
         return {
             tool
-            for tool, circuit in self._circuits.items()
+            for tool, circuit in self.circuits.items()
             if circuit.open_until
             and circuit.open_until <= now
             and (circuit.trial is not None or now - circuit.wanted_at < _WANTED_SECONDS)
@@ -203,14 +209,14 @@ class Breaker:
 
     def may_try(self, tool: str) -> None:
         """Note that this dispatcher has the fleet's right to a trial call."""
-        circuit = self._circuits.get(tool)
+        circuit = self.circuits.get(tool)
         if circuit is not None:
             circuit.may_try = True
 
     def _close(self, tool: str) -> None:
         log.warning("circuit_closed tool=%s", tool)
         self._tell(tool, "closed")
-        del self._circuits[tool]
+        del self.circuits[tool]
 
     def _tell(self, tool: str, state: str) -> None:
         self._observers.tell("circuit", tool, state)

@@ -44,6 +44,8 @@ class Catalog:
 
     def __init__(self) -> None:
         self._offers: dict[str, Offer] = {}
+        self.offers: Mapping[str, Offer] = MappingProxyType(self._offers)
+        """The tools that can be called."""
         self._gone: dict[str, float] = {}
         self._published: dict[str, list[CatalogEntry]] = {}
         self._live: Mapping[str, frozenset[str]] = {}
@@ -58,11 +60,6 @@ class Catalog:
         """Why a tool is not offered, by name."""
         self.aliases: Mapping[str, str] = {}
         """Tool names by the aliases under which providers that refuse the name get them."""
-
-    @property
-    def offers(self) -> Mapping[str, Offer]:
-        """The tools that can be called."""
-        return MappingProxyType(self._offers)
 
     def spec_of(self, name: str) -> ToolSpec | None:
         """The spec of a tool, even if it is withheld; None if it is not published."""
@@ -113,7 +110,8 @@ class Catalog:
                 refused[spec.name] = str(error)
                 if self.refused.get(spec.name) != str(error):
                     log.error("tool_refused tool=%s: %s", spec.name, error)
-        self._offers, self.refused, self.aliases = offers, refused, tools_by_offered_name(offers)
+        self._offers, self.offers = offers, MappingProxyType(offers)
+        self.refused, self.aliases = refused, tools_by_offered_name(offers)
 
     def replace_published(self, entries: Iterable[bytes], envelope: Envelope) -> None:
         """Apply the published entries. Entries not signed with our key are ignored."""

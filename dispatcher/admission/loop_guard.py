@@ -58,19 +58,17 @@ class LoopGuard:
             await asyncio.gather(self._following, return_exceptions=True)
             self._following = None
 
-    def suspects(self, session: str | None) -> bool:
-        """Whether there is anything to look for; no round trip."""
-        if session is None or not self._settings.failure_loop_threshold:
+    def suspects(self, session_key: str) -> bool:
+        """Whether a session has failures that `look` compares with; no round trip."""
+        if not session_key or not self._settings.failure_loop_threshold:
             return False
-        return self._ledger.suspects(self._name(session))
+        return self._ledger.suspects(session_key)
 
-    async def look(self, calls: Sequence[ToolCall], session: str | None) -> dict[int, Seen]:
+    async def look(self, calls: Sequence[ToolCall], session_key: str) -> dict[int, Seen]:
         """The calls that keep failing or alternate, by index, with their history."""
-        if session is None or not self.suspects(session):
-            return {}
         digests = [digest_of(call) for call in calls]
         try:
-            seen = await self._ledger.look(self._name(session), digests, _soon())
+            seen = await self._ledger.look(session_key, digests, _soon())
         except ServerError as error:
             log.warning("loops_not_looked_up: %s", error)
             return {}
@@ -92,15 +90,13 @@ class LoopGuard:
         return refused
 
     async def note(
-        self, calls: Sequence[ToolCall], results: Sequence[ToolResult | None], session: str | None
+        self, calls: Sequence[ToolCall], results: Sequence[ToolResult | None], session_key: str
     ) -> None:
-        """Record failures, and forget successes.
+        """Record failures, and forget successes of a session that has failures.
 
         Returns when they are recorded, or continues in the background: results are not delayed.
         """
-        if session is None or not self._settings.failure_loop_threshold or self._is_closed:
-            return
-        if all(r is None or r.ok for r in results) and not self.suspects(session):
+        if self._is_closed or not self._settings.failure_loop_threshold:
             return
         ended = [
             (digest_of(call), not result.ok)
@@ -109,14 +105,14 @@ class LoopGuard:
         ]
         if not ended:
             return
-        noting = asyncio.ensure_future(self._note(session, ended))
+        noting = asyncio.ensure_future(self._note(session_key, ended))
         self._noting.add(noting)
         noting.add_done_callback(self._noting.discard)
         await asyncio.wait({noting}, timeout=_NOTE_SECONDS)
 
-    async def _note(self, session: str, ended: list[tuple[str, bool]]) -> None:
+    async def _note(self, session_key: str, ended: list[tuple[str, bool]]) -> None:
         try:
-            await self._ledger.note(self._name(session), ended, _soon())
+            await self._ledger.note(session_key, ended, _soon())
         except ServerError as error:
             log.warning("loops_not_noted: %s", error)
 
@@ -149,9 +145,6 @@ class LoopGuard:
                 "on_loop", error.kind, error.__cause__, call_id=loop.call_id
             )
             return False
-
-    def _name(self, session: str) -> str:
-        return encoding.digest([self._settings.tenant, session])
 
 
 def digest_of(call: ToolCall) -> str:

@@ -76,11 +76,12 @@ class InFlightCalls(Calls):
             services.transport, services.envelope, RedisKeys(settings.key_prefix)
         )
         self._breaker = Breaker(settings, observers)
+        self._switches = KillSwitches(services.envelope, settings.key_prefix)
         self.available = Availability(
             self._transport,
             observers,
             tenant=settings.tenant,
-            switches=KillSwitches(services.envelope, settings.key_prefix),
+            switches=self._switches,
             breaker=self._breaker,
             canonical=catalog.canonical,
         )
@@ -122,7 +123,7 @@ class InFlightCalls(Calls):
         await self._server_monitor.once()
         self.in_background(self._reply_reader.run())
         self.in_background(self._server_monitor.run())
-        if self._observers.has_listeners("pulse"):
+        if self._observers.listeners["pulse"]:
             self.in_background(beat(self, self._pump, self._observers))
 
     async def wait_for_tools(self, seconds: float) -> None:
@@ -222,7 +223,8 @@ class InFlightCalls(Calls):
 
     def go_on(self, pending: Pending, *, is_sent: bool) -> None:
         """Send an approved call, if it still may be; join a call that `is_sent`."""
-        self._let_go(pending)
+        if pending.is_held:
+            self._let_go(pending)
         self._deadlines.watch(pending, alone=True)
         if is_sent:
             self.join(pending)
@@ -259,14 +261,14 @@ class InFlightCalls(Calls):
         self.approvals.decided(pending, decision)
 
     def _let_go(self, pending: Pending) -> None:
-        if pending.is_held:
-            pending.held(False)
-            self._pump.let_go(pending)
+        pending.held(False)
+        self._pump.let_go(pending)
 
     def _send(self, pending: Pending) -> None:
-        if (headers := self._observers.trace(pending)) is not None:
+        if self._observers.tracers and (headers := self._observers.trace(pending)) is not None:
             pending.traced(headers)
-        self._observers.call("accepted", pending)
+        if self._observers.listeners["accepted"]:
+            self._observers.call("accepted", pending)
         self._pass_on(pending)
 
     def _pass_on(self, pending: Pending) -> None:
@@ -431,7 +433,7 @@ class InFlightCalls(Calls):
 
     @override
     def denial(self, pending: Pending) -> Outcome | None:
-        return self.available.denial(pending.as_run)
+        return self.available.denial(pending.as_run) if self._switches.on else None
 
     @override
     def rate_wait_ended(self, pending: Pending) -> None:
@@ -468,32 +470,32 @@ class InFlightCalls(Calls):
 
     def resolve(self, pending: Pending, outcome: Outcome) -> None:
         """Answer a call; only the first answer counts."""
-        if not pending.is_open:
+        if pending.outcome is not None:
             return
         if pending.limited is not None:
             self._rate_gate.ended(pending)
-        outcome, worker = pending.with_earlier_attempts(outcome), outcome.worker
-        shares_run = pending.shares_run
+        worker = outcome.worker
+        if pending.ran_before is not None:
+            outcome = pending.with_earlier_attempts(outcome)
+        shares_run = pending.share is not None and not pending.is_run
         if pending.queue:
-            if pending.is_new_outcome and not shares_run:
-                self._breaker.note(pending.call.name, outcome, call=pending.call.id)
-            else:
-                self._breaker.release(pending.call.name, call=pending.call.id)
-            if self._retries.try_again(pending, outcome):
+            is_news = pending.is_new_outcome and not shares_run
+            self._breaker.note(pending.call.name, outcome, call=pending.call.id, is_news=is_news)
+            if not outcome.ok and self._retries.try_again(pending, outcome):
                 return
         outcome = pending.answer(outcome)
-        if pending.work is not None:
-            pending.work.cancel()
         if pending.spec.effects is Effects.WRITE and may_still_run(outcome):
             self._late_writes.watch(pending)
         if pending.is_new_outcome and not shares_run and worker:
-            self._notifications.start(pending, worker)  # too short to be announced
-            self._recovery.noticed_start(pending)
+            if self._observers.listeners["started"]:
+                self._notifications.start(pending, worker)  # too short to be announced
+            self._recovery.queue_watch.started(pending.queue, pending.published_at)
         if pending.is_new_outcome and not pending.is_run:
-            self._notifications.end(pending, outcome)
+            self._observers.ended(pending, outcome)
         self._deadlines.forget(pending)
         del self._open[pending.root]
-        self._let_go(pending)
+        if pending.is_held:
+            self._let_go(pending)
         self._pump.done(pending)
         if pending.share is not None:
             self._run_sharing.over(pending)
@@ -514,7 +516,7 @@ class InFlightCalls(Calls):
     @override
     def started(self, pending: Pending, worker: str) -> None:
         pending.held_by(worker)
-        self._recovery.noticed_start(pending)
+        self._recovery.queue_watch.started(pending.queue, pending.published_at)
         self._notifications.start(pending, worker)
         self._pump.started(pending)
 
@@ -562,7 +564,7 @@ class InFlightCalls(Calls):
     @override
     def find(self, key: str) -> Pending | None:
         pending = self._open.get(key) or self._open.get(root_of(key))
-        return pending if pending is not None and pending.key == key else None
+        return pending if pending is not None and pending.message.key == key else None
 
     @override
     def all_open(self) -> Collection[Pending]:

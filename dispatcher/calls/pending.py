@@ -4,7 +4,6 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -56,6 +55,9 @@ NEXT_STAGES: Mapping[Stage, frozenset[Stage]] = {
 for _stage, _allowed in NEXT_STAGES.items():  # stored on the stages, since a lookup takes longer
     _stage.next = tuple(_allowed)
 
+UNSTARTED = (Stage.PUBLISHING, Stage.QUEUED)
+"""The stages of a call that was sent and that no worker has started."""
+
 _STATES: Mapping[Stage, State] = {
     Stage.NEW: State.PENDING,
     Stage.WAITING: State.PENDING,
@@ -66,8 +68,7 @@ _STATES: Mapping[Stage, State] = {
 }
 
 
-@dataclass(slots=True, eq=False)
-class Pending:
+class Pending(msgspec.Struct, eq=False):
     """An open call. `start_by` ends the queue wait, `deadline` the call (monotonic clock).
 
     Only its own methods change it.
@@ -84,10 +85,10 @@ class Pending:
     start_by: float
     deadline: float
     keep: float
-    began: float = field(default_factory=time.monotonic)
+    began: float = msgspec.field(default_factory=time.monotonic)
     ended: float = 0.0
     outcome: Outcome | None = None
-    latches: "list[Waiter]" = field(default_factory=list)
+    latches: "list[Waiter]" = msgspec.field(default_factory=list)
     stage: Stage = Stage.NEW
     epoch: str = ""
     worker: str = ""
@@ -182,6 +183,21 @@ class Pending:
         return self.told
 
     @property
+    def seconds(self) -> float:
+        """The seconds from its acceptance to its answer."""
+        return self.ended - self.began
+
+    @property
+    def queued_seconds(self) -> float:
+        """The seconds until its message was in the queue; 0.0 if it never was."""
+        return self.queued_at - self.began if self.queued_at else 0.0
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no other dispatcher reports its end."""
+        return self.is_new_outcome and not self.is_attached
+
+    @property
     def was_started(self) -> bool:
         """Whether an earlier attempt was started, so that its queue wait is over."""
         return self.message.attempt > 1
@@ -249,7 +265,7 @@ class Pending:
     @property
     def is_unstarted(self) -> bool:
         """Whether it was sent and no worker has started it."""
-        return self.stage in (Stage.PUBLISHING, Stage.QUEUED)
+        return self.stage in UNSTARTED
 
     def to(self, stage: Stage) -> bool:
         """Move to `stage`; return False if that is not allowed. An answered call never moves."""
@@ -425,7 +441,7 @@ class Pending:
         return msgspec.structs.replace(outcome, executed=self.ran_before.executed)
 
     def answer(self, outcome: Outcome) -> Outcome:
-        """Set the outcome and wake the waiters. To be called once.
+        """Set the outcome, wake the waiters, and stop the task that would answer it. Only once.
 
         If no worker started the last attempt, or its approval had ended, the outcome is that of the
         attempt before.
@@ -436,6 +452,8 @@ class Pending:
         self.ended = time.monotonic()
         for latch in self.latches:
             latch.release()
+        if self.work is not None:
+            self.work.cancel()
         if self.on_answered is not None:
             self.on_answered(self)
         return outcome
@@ -457,7 +475,7 @@ class Pending:
         """The fields of its ledger record; `server_now` is the server's time."""
         deadline = max(0.001, self.deadline - now)
         return Opening(
-            key=self.key,
+            key=self.message.key,
             attempt=self.message.attempt,
             rerunnable=self.message.rerunnable,
             wait=max(0.001, self.start_by - now),

@@ -72,6 +72,7 @@ def accepted(
 ) -> Pending:
     """Return a call accepted in this server epoch; its deadlines count from `since`."""
     assert call.arguments is not None
+    timeout, rerunnable = timeout_of(spec, turn), spec.rerunnable
     message = CallMessage(
         key=key,
         id=call.id,
@@ -82,9 +83,9 @@ def accepted(
         session=turn.session,
         turn=turn.id,
         context=turn.context,
-        timeout=timeout_of(spec, turn),
-        rerunnable=spec.rerunnable,
-        retries=spec.retries if spec.rerunnable else 0,
+        timeout=timeout,
+        rerunnable=rerunnable,
+        retries=spec.retries if rerunnable else 0,
         verdict=call.verdict,
     )
     return Pending(
@@ -96,7 +97,7 @@ def accepted(
         line=turn.line,
         size=len(encoding.encode(message.arguments)) + turn.context_bytes,
         start_by=since + settings.queue_timeout,
-        deadline=deadline_of(spec, turn, since=since, queue_timeout=settings.queue_timeout),
+        deadline=since + settings.queue_timeout + timeout + ANSWER_MARGIN_SECONDS,
         keep=settings.result_ttl,
         began=since,
         again=turn.again,

@@ -52,7 +52,7 @@ class Publisher:
         epoch = epoch if sent else self._transport.epoch  # before the first message
         # the same for every attempt, so that the ledger still publishes what it noted
         nonce = new_nonce()
-        while taken := [pending for pending in taken if pending.is_open]:
+        while taken := [pending for pending in taken if pending.outcome is None]:
             try:
                 await self._publish_once(taken, nonce, epoch if sent else None)
                 return True
@@ -84,26 +84,26 @@ class Publisher:
         batch = Batch(
             id=new_nonce(),
             reply=self._transport.reply,
-            calls=tuple(pending.message for pending in taken),
+            calls=tuple([pending.message for pending in taken]),
             tenant=self._settings.tenant,
             sent_at=server_now,
-            ends_at=server_now + max(pending.start_by for pending in taken) - now,
+            ends_at=server_now + max([pending.start_by for pending in taken]) - now,
         )
         current, answers = await self._transport.publish(
             [pending.opening(now, server_now) for pending in taken],
             nonce=nonce,
             queue=self._queue.name,
             message=self._envelope.encode_batch(batch),
-            give_up_at=min(pending.start_by for pending in taken),
+            give_up_at=min([pending.start_by for pending in taken]),
             tried_in=epoch,
         )
         confirmed_at = time.monotonic()
         self._observers.tell("sent", self._queue.name, len(taken))
         unwanted: list[Pending] = []
         for pending, message, answer in zip(taken, batch.calls, answers, strict=True):
-            if not pending.is_open:
+            if pending.outcome is not None:
                 unwanted += [pending] if answer.state is CallState.NEW else []
-            elif (pending.key, pending.message.attempt) == (message.key, message.attempt):
+            elif pending.message.key == message.key and pending.message.attempt == message.attempt:
                 pending.published(current, now, confirmed_at=confirmed_at)
                 self._take(pending, answer)  # else it is another attempt by now
         if unwanted:
@@ -112,8 +112,11 @@ class Publisher:
     def _take(self, pending: Pending, answer: LedgerAnswer) -> None:
         if pending.stage is Stage.PUBLISHING:
             pending.to(Stage.QUEUED)
-            self._observers.call("queued", pending)
+            if self._observers.listeners["queued"]:
+                self._observers.call("queued", pending)
         state = answer.state
+        if state is CallState.NEW and not pending.is_attached:
+            return  # the usual case
         pending.attached(state is CallState.RUNNING or state is CallState.ATTACHED)
         match state:
             case CallState.NEW | CallState.ATTACHED:

@@ -7,12 +7,13 @@ batching never adds latency.
 import asyncio
 import time
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+
+import msgspec
 
 from toolpool.contract.spec import BATCH_CALLS, RunIn
 from toolpool.dispatcher.calls.batch_sizing import BatchSizing
 from toolpool.dispatcher.calls.batching import next_batch
-from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pending import UNSTARTED, Pending, Stage
 from toolpool.dispatcher.calls.publishing import Publisher
 from toolpool.dispatcher.calls.services import Calls, Services
 
@@ -23,20 +24,18 @@ _TOO_LATE_SECONDS = 0.1
 _FIRST_BATCH = {RunIn.LOOP: 64, RunIn.THREAD: 8, RunIn.PROCESS: 1}
 
 
-@dataclass(slots=True, eq=False)
-class Session:
+class Session(msgspec.Struct, eq=False, gc=False):
     """The counts of one session's calls in all queues together."""
 
     waiting: int = 0
     in_flight: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class _Line:
+class _Line(msgspec.Struct, eq=False):
     """One session's calls for one queue."""
 
     session: Session
-    waiting: OrderedDict[Pending, None] = field(default_factory=OrderedDict)
+    waiting: OrderedDict[Pending, None] = msgspec.field(default_factory=OrderedDict)
     in_flight: int = 0
     in_ring: bool = False
 
@@ -53,14 +52,10 @@ class Shared:
         """Whether the last survey showed which workers live."""
         self._slots: dict[str, list[int]] = {}
 
-    def session(self, name: str) -> Session:
-        """A session's counts for all queues, created if needed."""
-        return self.sessions.setdefault(name, Session())
-
     def hold(self, name: str, change: int) -> None:
         """Change the number of a session's calls that wait outside of any queue."""
         self.waiting += change
-        self.session(name).waiting += change
+        self.sessions.setdefault(name, Session()).waiting += change
 
     def forget_if_empty(self, name: str) -> None:
         """Forget a session that has no calls."""
@@ -132,7 +127,8 @@ class QueuePump:
         line.waiting[pending] = None
         self._count_waiting(line, 1)
         self._join_ring(pending.line, line)
-        self.wake()
+        if self._sending is None:
+            self.wake()
 
     def wake(self) -> None:
         """Send what may be sent now."""
@@ -206,19 +202,23 @@ class QueuePump:
             self._stop_waiting(pending)
             return
         line = self._lines[pending.line]
-        self._unstarted -= pending.is_unstarted
+        self._unstarted -= pending.stage in UNSTARTED
         if pending.outcome is not None:
             self._batch_sizing.note(pending.outcome)
         self._count_in_flight(line, -1, of_session=not pending.in_background)
         self._forget_if_empty(pending.line, line)
         if line.session.waiting:
             self._shared.has_room(pending.line)
-        self.wake()
+        if self._sending is None:
+            self.wake()
 
     def _line(self, name: str) -> _Line:
         line = self._lines.get(name)
         if line is None:
-            line = self._lines[name] = _Line(self._shared.session(name))
+            sessions = self._shared.sessions
+            if (session := sessions.get(name)) is None:
+                session = sessions[name] = Session()
+            line = self._lines[name] = _Line(session)
         return line
 
     def _forget_if_empty(self, name: str, line: _Line) -> None:

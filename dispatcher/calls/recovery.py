@@ -49,7 +49,7 @@ class Recovery:
         self._epoch: str | None = None
         self._epoch_since = _NEVER
         self._leases = LeaseWatch(lease_ttl=services.settings.lease_ttl)
-        self._queues = QueueWatch()
+        self.queue_watch = QueueWatch()
         self._asked_from = 0
         self._homeless: dict[Pending, None] = {}
         """Calls whose tool no live worker has."""
@@ -59,11 +59,7 @@ class Recovery:
     def interrupted(self) -> None:
         """Note that the server did not answer: earlier observations no longer count."""
         self._leases.interrupted()
-        self._queues.forget()
-
-    def noticed_start(self, pending: Pending) -> None:
-        """Note a start: messages sent to that queue well before it should have started, too."""
-        self._queues.started(pending.queue, pending.published_at)
+        self.queue_watch.forget()
 
     async def released(self, pending: Pending) -> None:
         """Check a call that a worker gave back, or that another dispatcher had.
@@ -280,8 +276,8 @@ class Recovery:
         if survey.epoch != self._epoch or not was_watched:
             self._epoch, self._epoch_since = survey.epoch, now
             self._leases.since = now
-            self._queues.forget()
-        self._queues.look(survey.depths or {}, leases, now)
+            self.queue_watch.forget()
+        self.queue_watch.look(survey.depths or {}, leases, now)
 
     def _is_lost(self, pending: Pending, now: float) -> bool:
         """Whether a call is given up as lost.
@@ -318,7 +314,7 @@ class Recovery:
         sent_before = pending.published_at < self._epoch_since
         if sent_before and pending.epoch != survey.epoch and not pending.message.rerunnable:
             return True
-        return self._queues.is_overdue(
+        return self.queue_watch.is_overdue(
             pending.queue,
             published_at=pending.published_at,
             republished=pending.republished,

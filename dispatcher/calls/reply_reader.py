@@ -78,7 +78,7 @@ class ReplyReader:
 
     def _take_outcome(self, reply: Settled) -> None:
         pending = self._calls.find(reply.key)
-        if pending is not None and pending.is_open:
+        if pending is not None and pending.outcome is None:
             self._calls.resolve(pending, reply.outcome)
         else:
             self._observers.tell("late", root_of(reply.key), reply.outcome.worker)

@@ -2,8 +2,9 @@
 
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import Any, TypeGuard
+
+import msgspec
 
 from toolpool.contract.call import Flaw, ToolCall
 from toolpool.contract.encoding import printable
@@ -40,8 +41,7 @@ NO_APPROVER = Flaw(Code.DENIED, "no_approver")
 """The flaw of a provider's request for permission that no one here can grant."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
+class Reader(msgspec.Struct, frozen=True):
     """Makes calls from blocks. `turn` names calls that came without an id: stable, never random.
 
     `doubled_keys`: an object in the response has a duplicate key. `wording` has the language of the
@@ -203,7 +203,9 @@ def another_choice(number: int) -> tuple[Flaw, dict[str, Any]]:
 
 def is_usable(id: Any) -> TypeGuard[str]:
     """Whether an id can be sent as it is."""
-    return isinstance(id, str) and 0 < len(id) <= LONGEST_NAME and printable(id) == id
+    if not isinstance(id, str) or not 0 < len(id) <= LONGEST_NAME:
+        return False
+    return id.isascii() or printable(id) == id
 
 
 def is_unique(id: Any) -> bool:

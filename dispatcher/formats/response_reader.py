@@ -14,7 +14,6 @@ from toolpool.contract.errors import InvalidResponse, ToolpoolError
 from toolpool.contract.outcome import Code
 from toolpool.dispatcher.formats import (
     FORMATS,
-    Format,
     NotAResponse,
     Response,
     arguments,
@@ -79,7 +78,7 @@ def read(
         plain, doubled_keys = _plain(response)
         plain = response_wrappers.opened(plain)
         name = given or detect(plain)
-        if name is None or (given is None and not _is_known(plain, name)):
+        if name is None or (given is None and not _has_known_type(plain, name)):
             raise _unknown(plain)
     except response_wrappers.NoResponse as error:
         return Response(format=given or BARE, calls=(), stop=error.why)
@@ -96,7 +95,9 @@ def read(
         end = ending(name, *module.stopped(plain)) if stop is None else ending(name, stop)
         reader = Reader(turn or _stable_name(plain), max_bytes, doubled_keys, wording, end)
         try:
-            calls = _parsed(module, plain, reader)
+            calls = module.parse(plain, reader) if end.verdict is not Verdict.LEAVE else []
+            if not calls and end.verdict is Verdict.MALFORMED:
+                raise NotAResponse("malformed_call", why=end.why)
         except NotAResponse as error:
             not_a_response = error
     is_foreign = given is not None and not (module.recognises(plain) or _is_chat_message(plain))
@@ -119,15 +120,6 @@ def read(
         model=model if is_usable(model) else None,
         stop=None if end.verdict is Verdict.RUN else end.stop,
     )
-
-
-def _parsed(module: Format, plain: Any, reader: Reader) -> list[ToolCall]:
-    """The calls of a response. Raises `NotAResponse`."""
-    verdict = reader.ending.verdict
-    calls = module.parse(plain, reader) if verdict is not Verdict.LEAVE else []
-    if verdict is Verdict.MALFORMED and not calls:
-        raise NotAResponse("malformed_call", why=reader.ending.why)
-    return calls
 
 
 def _is_read(call: ToolCall) -> bool:
@@ -188,7 +180,7 @@ def _named(id: Any) -> str | None:
     return id if is_usable(id) else stand_in(id)
 
 
-def _is_known(plain: Any, format: str) -> bool:
+def _has_known_type(plain: Any, format: str) -> bool:
     """Whether an object has a type of responses or events."""
     kind = plain.get("type") if isinstance(plain, dict) else None
     return kind is None or kind in _TYPES or format in _EVENTS

@@ -30,20 +30,17 @@ def _plain_dict(value: dict[str, Any]) -> dict[str, Any]:
     changed: dict[str, Any] | None = None
     for key in _HOLDERS:
         inner = value.get(key)
-        if inner is None or inner.__class__ is str or _are_plain(key, inner):
+        if inner is None or inner.__class__ is str:
             continue
+        if inner.__class__ is list and key not in _DEEP:
+            for item in inner:
+                if item.__class__ is not dict:
+                    break
+            else:
+                continue
         changed = changed or dict(value)
         changed[key] = plain_data(inner)
     return changed or value
-
-
-def _are_plain(key: str, inner: Any) -> bool:
-    if inner.__class__ is not list or key in _DEEP:
-        return False
-    for item in inner:  # noqa: SIM110 - every response goes this way, and a loop is faster
-        if item.__class__ is not dict:
-            return False
-    return True
 
 
 def _dumped(value: Any, **options: Any) -> Any:

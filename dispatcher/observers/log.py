@@ -36,7 +36,7 @@ class Log(Observer):
             call.tool, call.call_id, call.session, call.attempt, worker,
         )  # fmt: skip
 
-    def ended(self, call: CallFacts, ended: Ended) -> None:
+    def failed(self, call: CallFacts, ended: Ended) -> None:
         """Log a failed call, unless a worker has logged it."""
         if ended.code is None or ended.is_by_worker:
             return
@@ -83,7 +83,6 @@ class Steps(Log):
     def ended(self, call: CallFacts, ended: Ended) -> None:
         """The call has its result."""
         _step("call_answered", call)
-        super().ended(call, ended)
 
 
 def log() -> Log:

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
 
 from toolpool.contract.ledger.answers import LedgerAnswer
 from toolpool.contract.ledger.approval_steps import ApprovalLedger
@@ -26,7 +28,7 @@ class Survey:
     clock_jumped: bool = False
 
 
-class TurnNote(NamedTuple):
+class TurnNote(msgspec.Struct, frozen=True, gc=False):
     """The turn of a session that a response was dispatched in, under a name for its calls.
 
     `stop` is the provider's stop reason if not all of its calls were run; else empty. `told` says

@@ -143,14 +143,9 @@ class RedisTransport:
         self._last_read = b"0"
         self._untrimmed = 0
         self._read_at_most = _READ_AT_FIRST
-        self._epoch: str | None = None
+        self.epoch: str | None = None
         self.is_full = False
         self._catalog_version: bytes | None = b""
-
-    @property
-    def epoch(self) -> str | None:
-        """The server's epoch at the last survey; None before."""
-        return self._epoch
 
     def server_time(self) -> float:
         """The server's clock, extrapolated from the last survey; Unix time in seconds."""
@@ -444,8 +439,8 @@ class RedisTransport:
                 await asyncio.sleep(DOUBT_SECONDS)
             elif not self._clock.is_disputed:
                 break
-        if (current := epoch.decode(errors="replace")) != self._epoch:
-            self._epoch = current
+        if (current := epoch.decode(errors="replace")) != self.epoch:
+            self.epoch = current
             self._last_read = b"0"  # another server may count from anywhere
         memory = int(used) / int(limit) if int(limit) else 0.0
         if memory > _CROWDED:
@@ -455,7 +450,7 @@ class RedisTransport:
         self.is_full = memory >= connection.FULL_SERVER
         leases, depths = rest[: int(leased)], rest[int(leased) :]
         return Survey(
-            epoch=self._epoch,
+            epoch=self.epoch,
             leases=leases,
             depths=dict(zip(counted, map(int, depths), strict=True)) if not self._broker else None,
             clock_jumped=jumped,

@@ -15,6 +15,7 @@ from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.transports.redis import RedisTransport
+from toolpool.dispatcher.turn_context import session_key
 
 NAMES = RedisKeys()
 
@@ -79,7 +80,8 @@ async def test_another_dispatcher_refuses_what_it_never_saw() -> None:
             )
             async with connected(fleet) as three:
                 await eventually(
-                    lambda: three.loops.suspects("s"), "the third hears of the session"
+                    lambda: three.loops.suspects(session_key("default", "s")),
+                    "the third hears of the session",
                 )
                 turn = await three.dispatch(call("never_works", what="x"), session="s")
                 assert turn[0].code is Code.LOOP

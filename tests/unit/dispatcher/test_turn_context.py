@@ -39,7 +39,8 @@ def test_tool_names() -> None:
 
 
 def asked(**given: Any) -> Any:
-    plain: dict[str, Any] = {"context": None, "timeout": None, "wait": None, "max_bytes": 100}
+    plain: dict[str, Any] = {"context": None, "timeout": None, "wait": None}
+    plain |= {"tenant": "t", "max_bytes": 100}
     return turn_context("t", "s", **(plain | given))
 
 

@@ -85,7 +85,7 @@ def test_what_ended_well_takes_no_memory() -> None:
     made.note("t", FAILED)
     for _ in range(10_000):
         made.note("t", Outcome(ok=True))
-    assert len(made._circuits["t"].buckets) <= 11
+    assert len(made.circuits["t"].buckets) <= 11
 
 
 def test_a_call_from_before_it_opened_lets_no_second_one_through() -> None:

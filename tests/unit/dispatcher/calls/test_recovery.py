@@ -114,7 +114,7 @@ class Bench(Told):
     def started(self, pending: Pending, worker: str) -> None:
         """As the dispatcher does."""
         pending.held_by(worker)
-        self.recovery.noticed_start(pending)
+        self.recovery.queue_watch.started(pending.queue, pending.published_at)
         self.pump.started(pending)
 
     async def send(self, key: str, spec: ToolSpec = READ, *, queue: str = QUEUE) -> Pending:
@@ -429,7 +429,7 @@ async def test_a_message_that_others_overtook_is_sent_again(bench: Bench) -> Non
     other.published_again(time.monotonic() + 5.0)
     await bench.watch(4, lease())
     assert call.republished == 0
-    bench.recovery.noticed_start(other)
+    bench.recovery.queue_watch.started(other.queue, other.published_at)
     await bench.look(lease())
     assert (call.republished, other.republished) == (1, 1)
 

@@ -75,15 +75,8 @@ async def test_a_report_counts_what_waits_by_tool_and_reason() -> None:
 
 async def test_a_report_says_which_failures_ended_calls_and_how_many_calls_there_were() -> None:
     bench = Bench()
-    bench.observers.ended(
-        pending("x"),
-        pending("x").message,
-        Outcome(ok=False, code=Code.RAISED, executed=Executed.YES),
-        seconds=0.0,
-        queued_seconds=0.0,
-        is_first=True,
-        shared="",
-    )
+    raised = Outcome(ok=False, code=Code.RAISED, executed=Executed.YES)
+    bench.observers.ended(pending("x"), raised)
     [row] = read_report(ENVELOPE, bench.reporter.report()).ended
     assert (row.calls, row.failures) == (1, {"runtime.raised": 1})
     [row] = read_report(ENVELOPE, bench.reporter.report()).ended
