@@ -425,7 +425,7 @@ class Writer:
         return said, len(texts) > 1
 
     def _string(self, node: dict[str, Any]) -> str:
-        """`string`, with its format, pattern and length."""
+        """`string`, with its format, pattern and length; a pattern alone says that it is one."""
         text, is_said = "string", True
         form = node.get("format")
         if isinstance(form, str):
@@ -434,7 +434,8 @@ class Writer:
             else:
                 is_said = False
         if isinstance(node.get("pattern"), str):
-            text += f" {pattern(node['pattern'])}"
+            shown = pattern(node["pattern"])
+            text = shown if text == "string" else f"{text} {shown}"
         length = between(node.get("minLength"), node.get("maxLength"))
         text += f"{length} chars" if length else ""
         return text if is_said else self._with_more_rules(text, {"format": form})

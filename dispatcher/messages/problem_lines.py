@@ -17,6 +17,7 @@ from toolpool.dispatcher.messages.wording import Wording
 
 _ALL = 1 << 30
 _PATHS_AT_MOST = 200
+_IN_A_SHAPE = ("required", "additionalProperties")
 _LONGEST_LIST = 100
 """The longest list of paths in one line, if every name in it is also elsewhere."""
 
@@ -78,11 +79,13 @@ def lines_of(
     covered: Collection[int] = (),
     *,
     are_shared: bool = False,
+    is_whole: bool = False,
 ) -> list[Line]:
     """A line for each kind of problem, in one or many places.
 
-    `covered` are the positions of the problems whose shape follows. Identical problems share a line
-    if they are unknown fields or the lines `are_shared`; others only if one index differs.
+    `covered` are the positions of the problems whose shape follows; if it `is_whole`, it also says
+    which fields are missing and unknown. Identical problems share a line if they are unknown fields
+    or the lines `are_shared`; others only if one index differs.
     """
     words, style = wording.words, wording.style
     found: dict[tuple[Any, ...], list[Problem]] = {}
@@ -92,6 +95,8 @@ def lines_of(
         if problem.kind == "required" and problem.shape is None and problem.path in renamed:
             continue  # present under the name that another line corrects
         is_brief = number in covered
+        if is_whole and is_brief and problem.kind in _IN_A_SHAPE and problem.closest is None:
+            continue
         if are_shared and problem.is_optional and problem.path:
             problem = Problem(problem.path, "null", is_optional=True)
         alike = _alike(problem, is_brief=is_brief)

@@ -71,11 +71,14 @@ class Rejection:
         """The errors in short, and the shapes of the parts at these paths."""
         caps, best = self.wording.caps, ""
         for parts in _choices(far):
-            lines = self._lines(self._covered(parts))
+            covered = self._covered(parts)
             texts = [shapes.whole(part.node, caps.shape_characters, hidden=self._hidden(part))
                      for part in parts]  # fmt: skip
             if all(text is not None for text in texts):
-                text = self._with_shapes(lines, parts, [text.line for text in texts if text])
+                whole = [text.line for text in texts if text]
+                text = self._with_shapes(self._lines(covered), parts, whole)
+                if len(text) > caps.characters:  # no near miss: the shapes say what is missing
+                    text = self._with_shapes(self._lines(covered, is_whole=True), parts, whole)
                 best = text if not best or len(text) < len(best) else best
         if caps.characters < len(best) and (less := self._without_known(shapes, far)):
             best = less
@@ -114,11 +117,13 @@ class Rejection:
         text = self._with_shapes(self._lines(), parts, [shape.line])
         return text if len(text) <= room else None
 
-    def _lines(self, covered: Collection[int] = ()) -> list[Line]:
+    def _lines(self, covered: Collection[int] = (), *, is_whole: bool = False) -> list[Line]:
         """A line for each problem; if they are many or long, one for all with the same text."""
         caps = self.wording.caps
         if covered:
-            return lines_of(self.problems, self.wording, covered, are_shared=True)
+            return lines_of(
+                self.problems, self.wording, covered, are_shared=True, is_whole=is_whole
+            )
         lines = lines_of(self.problems, self.wording)
         if len(lines) <= caps.errors and len(self._laid_out(lines)) <= caps.characters:
             return lines
@@ -145,6 +150,8 @@ class Rejection:
         for part, shape in zip(parts, shapes, strict=True):
             where = ", ".join(argument_paths.several(part.paths, pointer=pointer))
             told.append(f"{argument_paths.middle_out(where, 80) or words.arguments}: {shape}")
+        if not lines and not errors:
+            return words.shape_alone[style].format(shapes="; ".join(told)) + words.tail[style]
         text = words.shape[style].format(shapes="; ".join(told))
         errors = errors or self._laid_out(lines)
         tail = words.tail[style]

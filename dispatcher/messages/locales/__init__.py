@@ -25,6 +25,7 @@ class Locale:
     """A line about the arguments as a whole."""
     more: str
     shape: Mapping[str, str]
+    shape_alone: Mapping[str, str]
     """After the errors: `{shapes}` of what was wanted, each after the path that it is for."""
     arguments: str
     """In place of the path where the shape is that of all arguments."""

@@ -34,6 +34,12 @@ LOCALE = Locale(
         "pointer": "\nExpected {shapes}",
         "brief": ". Expected {shapes}",
     },
+    shape_alone={
+        "default": "Please rewrite the tool input with valid arguments. Expected {shapes}",
+        "numbered": "Parameter validation failed:\nExpected {shapes}",
+        "pointer": "Validation failed:\nExpected {shapes}",
+        "brief": "Invalid parameters. Expected {shapes}",
+    },
     arguments="arguments",
     required={
         "default": "Required",

@@ -34,6 +34,12 @@ LOCALE = Locale(
         "pointer": "\n应为 {shapes}",
         "brief": "。应为 {shapes}",
     },
+    shape_alone={
+        "default": "请使用有效参数重写工具输入。应为 {shapes}",
+        "numbered": "参数校验失败：\n应为 {shapes}",
+        "pointer": "校验失败：\n应为 {shapes}",
+        "brief": "参数无效。应为 {shapes}",
+    },
     arguments="参数",
     required={
         "default": "必填",

@@ -132,6 +132,8 @@ class _Reader:
             return {"const": self.text()}
         if number := self.found(_NUMBER):
             return {"const": json.loads(number[0])}
+        if self.line[self.at] == "/":
+            return self.length({"type": "string", "pattern": self.pattern()})
         return self.word()
 
     def word(self) -> Any:
@@ -166,6 +168,9 @@ class _Reader:
         if self.line.startswith(" /", self.at):
             self.at += 1
             schema["pattern"] = self.pattern()
+        return self.length(schema)
+
+    def length(self, schema: dict[str, Any]) -> dict[str, Any]:
         before = self.at
         if count := self.found(_COUNT):
             if self.took(" chars"):

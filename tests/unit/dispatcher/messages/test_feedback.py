@@ -61,9 +61,9 @@ def rejected(schema: dict[str, Any], arguments: Any, **wording: Any) -> str:
 def errors(schema: dict[str, Any], arguments: Any) -> str:
     """The default text without its head."""
     text = rejected(schema, arguments)
-    head = "Please rewrite the tool input with valid arguments. Errors: "
-    assert text.startswith(head)
-    return text.removeprefix(head)
+    head = "Please rewrite the tool input with valid arguments. "
+    assert text.startswith((head + "Errors: ", head + "Expected "))
+    return text.removeprefix(head).removeprefix("Errors: ")
 
 
 TEXTS = {

@@ -90,9 +90,8 @@ ORDER_SHAPE = (
         ({"title": "x", "ship": {"mode": "SEA", "harbour": "X"}, "pay": {"bank": "1"}},
          "ship.port: Required; ship.harbour, pay.bank: unknown field. "
          'Expected ship: {mode: "SEA", port: string}; pay: {iban: string} | {card: string}'),
-        # the whole
-        ({"name": "x", "rows": []}, "title: Required; name, rows: unknown field. "
-         f"Expected arguments: {ORDER_SHAPE}"),
+        # the whole, and nothing beside it that it says as well
+        ({"name": "x", "rows": []}, f"Expected arguments: {ORDER_SHAPE}"),
     ],
 )  # fmt: skip
 def test_the_errors_and_the_shape_of_what_is_off(arguments: Any, expected: str) -> None:
@@ -147,7 +146,7 @@ def test_a_branch_is_explained_only_where_it_was_certainly_meant(
         ([{"enum": ["open", "shipped"]}, {"type": "null"}], "closed",
          'expected one of "open", "shipped", null, got another string'),
         ([{"const": "auto"}, {"type": "string", "pattern": "^[0-9]+px$"}], "Auto",
-         'did you mean "auto"? expected "auto" | string /^[0-9]+px$/, got another string'),
+         'did you mean "auto"? expected "auto" | /^[0-9]+px$/, got another string'),
         ([{"const": "auto"}, {"type": "integer", "minimum": 1}], "Auto",
          'did you mean "auto"? expected "auto" | integer 1.., got another string'),
         ([{"const": "auto"}, {"type": "integer", "minimum": 1}], 0,
@@ -420,5 +419,5 @@ def test_a_blind_call_gets_the_whole_shape(shared_data: Path) -> None:
             assert re.search(rf"(?<!\w){re.escape(asked)}(?!\w)", text), (row["case"], asked)
         lengths.append(len(text))
     assert len(lengths) == 16
-    assert sum(lengths) / len(lengths) < 660
+    assert sum(lengths) / len(lengths) < 480
     assert max(lengths) < 1_000

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,9 +68,9 @@ LINES = "lines?: [{sku: string, qty: string}]"
 @pytest.mark.parametrize(
     ("room", "shape"),
     [
-        (300, '{title: string /^[A-Z]{3}-[0-9]{4}$/, from: {city: string, land: "GB"|"DE"}, '
+        (300, '{title: /^[A-Z]{3}-[0-9]{4}$/, from: {city: string, land: "GB"|"DE"}, '
               f'size: "small"|"medium"|"large", {LINES}, note?: string}}'),
-        (220, '{title: …, from: …, size: "small"|"medium"|"large", '
+        (190, '{title: …, from: …, size: "small"|"medium"|"large", '
               'lines?: [{sku: …, qty: string}], note?: …}'),
         (155, '{…, size: "small"|"medium"|"large", lines?: [{…, qty: string}]}'),
     ],
@@ -104,7 +105,8 @@ def test_what_is_wrong_stays_however_deep_it_is() -> None:
 
 
 def test_of_a_union_the_branch_that_was_meant_stays() -> None:
-    ways = {"AIR": closed({"mode": {"const": "AIR"}, "flight": STRING}, "mode", "flight")}
+    air = {"mode": {"const": "AIR"}, "flight": STRING, "pilot": STRING, "airline": STRING}
+    ways = {"AIR": closed(air, "mode", "flight")}
     ways["SEA"] = closed({"mode": {"const": "SEA"}, "port": STRING}, "mode", "port")
     schema = closed(
         {"ship": {"oneOf": list(ways.values())}, "size": {"enum": ["s", "l"]}}, "ship", "size"
@@ -130,7 +132,7 @@ def test_of_what_could_not_be_explained_nothing_is_known_to_be_right() -> None:
     sent = {**RIGHT, "lines": [{"sku": "a", "amount": "1"}] * 100}
     assert not SchemaValidator(ORDER).explains_all(sent)
     assert SchemaValidator(ORDER).explains_all({**RIGHT, "lines": [{"amount": "1"}] * 10})
-    caps = Caps(characters=60, shape_characters=240)
+    caps = Caps(characters=60, shape_characters=170)
     catalog = Catalog()
     catalog.replace([sealed(ToolSpec(name="t", input_schema=ORDER))])
     texts = []
@@ -140,8 +142,8 @@ def test_of_what_could_not_be_explained_nothing_is_known_to_be_right() -> None:
         answer = validate(call, catalog.offers, None, Wording(caps, style="brief"))
         assert isinstance(answer, ToolResult)
         texts.append(str(answer.error))
-    assert "from: …" in texts[0]
-    assert "from: …" not in texts[1]
+    assert "{…, size: " in texts[0]
+    assert "{size: " in texts[1]
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], str]]:
@@ -174,5 +176,5 @@ def test_a_missing_field_is_named_even_in_the_shortest_message(shared_data: Path
             for problem in problems:
                 if problem.kind == "required" and problem.shape and problem.shape != "…":
                     count += 1
-                    assert f"{problem.path[-1]}: " in text
+                    assert re.search(rf"{re.escape(str(problem.path[-1]))}\??: ", text)
     assert count > 100
