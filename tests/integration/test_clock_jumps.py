@@ -429,7 +429,7 @@ async def test_a_rate_counts_on_across_a_jump(
 
 
 def closing(key: str, transport: RedisTransport, keep: float = 60.0) -> Closing:
-    return Closing(key, f"n-{key}", transport._epoch, keep, b"no", b"stopped", b"?", b"cancel")
+    return Closing(key, f"n-{key}", transport.epoch, keep, b"no", b"stopped", b"?", b"cancel")
 
 
 async def opened(transport: RedisTransport, *keys: str) -> list[bytes]:
