@@ -32,7 +32,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 WITH_PIP = rm -rf .venv && '$(PYTHON)' -m venv .venv && \
   $(PIP) install $(FROM_LOCK) && $(PIP) install $(THE_PROJECT)
 
-.PHONY: help setup run test test-long test-all test-types test-peers chaos-short chaos check format bench lock clean
+.PHONY: help setup run test test-long test-all test-types test-peers chaos-short chaos check format count bench lock clean
 
 help: ## Say what there is
 	@echo 'Usage: make TARGET'
@@ -88,6 +88,9 @@ check: $(SET_UP) ## Hold the code to its rules: lint, format, types, imports, an
 format: $(SET_UP) ## Format the code, and mend what the linter can
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
+
+count: $(SET_UP) ## Count function calls, commands and bytes a call (hold them against the bounds: ARGS=--check)
+	@$(PY) -m benchmarks.call_counts $(ARGS)
 
 bench: $(SET_UP) ## Measure throughput and latency beside bare Celery
 	@$(PY) -m benchmarks $(ARGS)

@@ -75,7 +75,8 @@ def _seconds_of(pid: int) -> float:
 
 
 @contextmanager
-def _sink() -> Iterator[str]:
+def sentry_sink() -> Iterator[str]:
+    """The DSN of a server that takes everything."""
     with subprocess.Popen(
         [sys.executable, "-c", _SINK], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -111,15 +112,16 @@ async def _side(wanted: tuple[str, ...], dsn: str) -> AsyncIterator[Side]:
                 record=folder if "record" in wanted else None,
             )
             try:
-                with _environment(watched if "sentry" in wanted else {}):
-                    observers = _observers(wanted)
+                with environment(watched if "sentry" in wanted else {}):
+                    observers = observers_of(wanted)
                 async with Dispatcher.connect(settings=settings, observers=observers) as dispatcher:
                     yield Side(dispatcher, [worker.pid])
             finally:
                 worker.terminate()
 
 
-def _observers(wanted: tuple[str, ...]) -> list[Observer]:
+def observers_of(wanted: tuple[str, ...]) -> list[Observer]:
+    """The dispatcher's observers of these names."""
     observers: list[Observer] = []
     if "sentry" in wanted:
         observers.append(Sentry("bench"))
@@ -131,7 +133,8 @@ def _observers(wanted: tuple[str, ...]) -> list[Observer]:
 
 
 @contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
+def environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set environment variables, and remove them at the end."""
     os.environ.update(variables)
     try:
         yield
@@ -236,7 +239,7 @@ def measure(wanted: Sequence[tuple[str, ...]], options: argparse.Namespace) -> N
     fleets in turn, as of two that are alike one is faster as long as it lives.
     """
     rounds: list[list[Round]] = []
-    with _sink() as dsn:
+    with sentry_sink() as dsn:
         for number in range(1, options.fleets + 1):
             print(
                 f"  set {number} of {options.fleets}: {len(wanted) + 1} fleets in turn, "

@@ -108,7 +108,7 @@ class ObserverDispatch:
         """How many notifications were dropped because observers were too slow."""
         return sum(thread.dropped for thread in self._threads)
 
-    def tell(self, moment: str, *facts: Any) -> None:
+    def notify(self, moment: str, *facts: Any) -> None:
         """Notify all listeners of a moment. Their exceptions are logged."""
         for tell in self.listeners[moment]:
             try:
@@ -123,14 +123,14 @@ class ObserverDispatch:
 def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method: exceptions are logged, and None is returned instead."""
 
-    def tell(*facts: Any) -> Any:
+    def notify(*facts: Any) -> Any:
         try:
             return method(*facts)
         except (Exception, asyncio.CancelledError):
             log.exception(_FAILED, _named(method))
             return None
 
-    return tell
+    return notify
 
 
 def _named(method: Callable[..., None]) -> str:
@@ -153,7 +153,7 @@ class _Thread:
         """A function that queues a call of `method`, and returns at once."""
         call = guarded(method)
 
-        def tell(*facts: Any) -> None:
+        def notify(*facts: Any) -> None:
             try:
                 self._waiting.put_nowait((call, facts))
             except queue.Full:
@@ -161,7 +161,7 @@ class _Thread:
                 if dropped & (dropped - 1) == 0:  # logged at 1, 2, 4, 8 ...
                     log.error("observer_too_slow observer=%s dropped=%d", self._name, dropped)
 
-        return tell
+        return notify
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="toolpool-observer", daemon=True)

@@ -149,7 +149,7 @@ class Analytics:
         figures.is_alerted = True
         alert = Alert(tool=figures.tool, field=figures.worst_field, rate=round(rate, 3))
         log.warning("rejections_high tool=%s field=%s rate=%.2f", alert.tool, alert.field, rate)
-        self._observers.tell("alerted", alert)
+        self._observers.notify("alerted", alert)
 
 
 def fields_of(problems: Sequence[Problem]) -> list[tuple[str, str]]:

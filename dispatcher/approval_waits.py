@@ -26,7 +26,7 @@ from toolpool.contract.approval_messages import (
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import BackgroundCall
 from toolpool.contract.errors import MessageRejected, ServerError
-from toolpool.contract.ledger.approval_steps import Asking, Found
+from toolpool.contract.ledger.approval_steps import ApprovalRecord, WaitStep
 from toolpool.contract.ledger.lua_scripts import growing_pauses, new_nonce
 from toolpool.contract.outcome import Code
 from toolpool.contract.record_keys import root_of
@@ -158,7 +158,7 @@ class ApprovalWaits:
         """Handle a decision; a denial is also the call's outcome, which arrives separately."""
         wait = self._waiting.get(pending.root)
         if wait is not None:
-            record = Found(pending.root, "waiting", decision=decision)
+            record = ApprovalRecord(pending.root, "waiting", decision=decision)
             read = self._decision(record, wait.request)
             if read is not None and read.approved:
                 self._go_on(pending, wait.request, decision, read)
@@ -215,11 +215,11 @@ class ApprovalWaits:
 
     async def _note(
         self, pending: Pending, request: ApprovalRequest, body: bytes, nonce: str, epoch: str
-    ) -> Found:
+    ) -> ApprovalRecord:
         now, server_now = time.monotonic(), self._transport.server_time()
         kept = max(self._settings.background_result_ttl, self._settings.dedup_ttl)
         return await self._ledger.ask(
-            Asking(
+            WaitStep(
                 key=pending.root,
                 nonce=nonce,
                 request=body,
@@ -234,7 +234,7 @@ class ApprovalWaits:
             now=server_now,
         )
 
-    def _take(self, pending: Pending, found: Found, own: ApprovalRequest | None) -> None:
+    def _take(self, pending: Pending, found: ApprovalRecord, own: ApprovalRequest | None) -> None:
         """Act on the ledger's state of a call; `own` is the request if it was made here."""
         if not pending.is_open or not pending.awaits_approval:
             return
@@ -271,7 +271,7 @@ class ApprovalWaits:
             self._tell("asked", request, request.by, request.reason)
             self._in_flight.in_background(self._notifier.asked(request))
 
-    def _note_approval(self, pending: Pending, found: Found) -> None:
+    def _note_approval(self, pending: Pending, found: ApprovalRecord) -> None:
         """Note the approval of a call that ran with it: its retries need it, too."""
         request = self._request(found) if found.approval == "approved" else None
         decision = self._decision(found, request) if request is not None else None
@@ -279,7 +279,7 @@ class ApprovalWaits:
             pending.asked_about(request.message)
             pending.decided(found.decision)
 
-    def _decision(self, found: Found, request: ApprovalRequest) -> ApprovalDecision | None:
+    def _decision(self, found: ApprovalRecord, request: ApprovalRequest) -> ApprovalDecision | None:
         """The decision of an authorized person; any other is logged and decides nothing."""
         try:
             decision = read_decision(
@@ -303,7 +303,7 @@ class ApprovalWaits:
         request: ApprovalRequest,
         body: bytes,
         decision: ApprovalDecision,
-        found: Found | None = None,
+        found: ApprovalRecord | None = None,
     ) -> None:
         """Send a call that was approved, or join it if another dispatcher has sent it."""
         pending.decided(body)  # if it ends unsent, it is reported as expired, and not as unapproved
@@ -358,7 +358,7 @@ class ApprovalWaits:
         pending.approved(start_by=start_by, deadline=deadline)
         self._in_flight.go_on(pending, is_sent=is_sent)
 
-    def _may_be_sent_already(self, found: Found) -> bool:
+    def _may_be_sent_already(self, found: ApprovalRecord) -> bool:
         """Whether the server may have lost the data about the call having been sent."""
         return bool(self._transport.epoch) and found.epoch != self._transport.epoch
 
@@ -432,12 +432,12 @@ class ApprovalWaits:
             if found.state != "waiting":
                 self._take(pending, found, None)
 
-    async def _read(self, key: str, *, unsent_in: str | None = None) -> Found:
+    async def _read(self, key: str, *, unsent_in: str | None = None) -> ApprovalRecord:
         return await self._ledger.read(
             root_of(key), now=self._transport.server_time(), unsent_in=unsent_in
         )
 
-    def _resumed(self, request: ApprovalRequest, found: Found | None) -> Pending:
+    def _resumed(self, request: ApprovalRequest, found: ApprovalRecord | None) -> Pending:
         """The call of a request that another dispatcher made, waited for or sent from here."""
         known = self._in_flight.root(request.message.key)
         if known is not None:
@@ -458,7 +458,7 @@ class ApprovalWaits:
         pending.on_answered = self._answered
         self._in_flight.keep_approval(pending)
 
-    def _request(self, found: Found) -> ApprovalRequest | None:
+    def _request(self, found: ApprovalRecord) -> ApprovalRequest | None:
         return trusted_request(
             self._envelope,
             found.request,
@@ -467,7 +467,7 @@ class ApprovalWaits:
             prefix=self._settings.key_prefix,
         )
 
-    def _tell_end(self, found: Found) -> None:
+    def _tell_end(self, found: ApprovalRecord) -> None:
         request = self._request(found) if found.approval in ("denied", "expired") else None
         if request is None:
             return
@@ -481,12 +481,12 @@ class ApprovalWaits:
         """Audit a decision once, although several dispatchers may learn of it."""
         by, reason = (decision.by, decision.reason) if decision is not None else ("", "")
 
-        async def tell() -> None:
+        async def notify() -> None:
             with suppress(ServerError):
-                if await self._ledger.is_untold(request.id):
+                if await self._ledger.claim_notice(request.id):
                     self._tell(what, request, by, reason)
 
-        self._leave(tell())
+        self._leave(notify())
 
     def _tell(self, what: str, request: ApprovalRequest, by: str, reason: str) -> None:
         self._observers.audited(

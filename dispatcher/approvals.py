@@ -16,7 +16,7 @@ from toolpool.contract.approval_messages import (
 from toolpool.contract.encoding import printable
 from toolpool.contract.envelope import Decided, Envelope
 from toolpool.contract.errors import ApprovalRefused, MessageRejected
-from toolpool.contract.ledger.approval_steps import Deciding, Found
+from toolpool.contract.ledger.approval_steps import ApprovalRecord, DecisionStep
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.contract.server import connection
@@ -147,14 +147,14 @@ class Approvals:
             raise self._decided(*await self._find(id))
         return approval_of(request, state, decision)
 
-    def _deciding(self, decision: ApprovalDecision) -> Deciding:
+    def _deciding(self, decision: ApprovalDecision) -> DecisionStep:
         body = signed_decision(self._envelope, decision)
         said = feedback.denied_by(decision.by, decision.reason, self._wording)
         no, doubtful = (
             self._envelope.encode_settled(decision.key, failure(Code.DENIED, said, executed))
             for executed in (Executed.NO, Executed.UNKNOWN)
         )
-        return Deciding(
+        return DecisionStep(
             key=decision.key,
             nonce=new_nonce(),
             decision=body,
@@ -165,7 +165,7 @@ class Approvals:
             doubtful=doubtful,
         )
 
-    def _decided(self, record: Found, request: ApprovalRequest) -> ApprovalRefused:
+    def _decided(self, record: ApprovalRecord, request: ApprovalRequest) -> ApprovalRefused:
         shown = self._shown(record, request)
         if shown.state is ApprovalState.EXPIRED:
             told = _EXPIRED
@@ -177,7 +177,7 @@ class Approvals:
             told = f"approved by {shown.decided_by}: a dispatcher sends the call, or has sent it"
         return ApprovalRefused("decided", f"approval {request.id} is {told}")
 
-    async def _find(self, id: Any) -> tuple[Found, ApprovalRequest]:
+    async def _find(self, id: Any) -> tuple[ApprovalRecord, ApprovalRequest]:
         if isinstance(id, str) and id and printable(id) == id and ":" not in id:
             record = await self._ledger.read(id, now=self._transport.server_time())
             request = self._request(record)
@@ -185,7 +185,7 @@ class Approvals:
                 return record, request
         raise KeyError(f"there is no approval {str(id)[:40]!r}: it is unknown or expired")
 
-    def _request(self, record: Found) -> ApprovalRequest | None:
+    def _request(self, record: ApprovalRecord) -> ApprovalRequest | None:
         return trusted_request(
             self._envelope,
             record.request,
@@ -194,7 +194,7 @@ class Approvals:
             prefix=self._settings.key_prefix,
         )
 
-    def _shown(self, record: Found, request: ApprovalRequest) -> Approval:
+    def _shown(self, record: ApprovalRecord, request: ApprovalRequest) -> Approval:
         decision = None
         if record.decision:
             try:

@@ -372,7 +372,8 @@ class Dispatcher:
             await resumer.catch_up(shared.session_key)
         noted = resumer.note(response, found, shared)
         results = await self._pipeline.run(found, shared, since)
-        resumer.told(noted)
+        if noted is not None:
+            resumer.told(noted)
         return TurnResult(results, format=found.format, stop=found.stop, response=response)
 
     async def resume(

@@ -344,7 +344,7 @@ class Observers(ObserverDispatch):
     def call(self, moment: str, call: Observed, *more: Any) -> None:
         """Report a moment in the life of a call."""
         if self.listeners[moment]:
-            self.tell(moment, call.facts, *more)
+            self.notify(moment, call.facts, *more)
 
     def audited(
         self,
@@ -368,7 +368,7 @@ class Observers(ObserverDispatch):
                 reason=reason,
                 approval=approval,
             )
-            self.tell("audited", told)
+            self.notify("audited", told)
 
     def hook_failed(
         self,
@@ -387,7 +387,7 @@ class Observers(ObserverDispatch):
             call_id=call_id,
             faults=faults_in({"faults": faults_of(error)}) if error is not None else (),
         )
-        self.tell("hook_failed", failure)
+        self.notify("hook_failed", failure)
 
     def rejected(
         self,
@@ -414,7 +414,7 @@ class Observers(ObserverDispatch):
                 is_known=is_known,
                 kinds=_distinct(kind for _, kind in (result.details or {}).get("fields", ())),
             )
-            self.tell("rejected", told)
+            self.notify("rejected", told)
 
     def ended(self, call: Answered, outcome: Outcome) -> None:
         """Report how a call was answered; see `Ended`."""
@@ -445,9 +445,9 @@ class Observers(ObserverDispatch):
             is_reported=is_reported,
             shared=call.shared_as,
         )
-        self.tell("ended", call.facts, ended)
+        self.notify("ended", call.facts, ended)
         if is_failure:
-            self.tell("failed", call.facts, ended)
+            self.notify("failed", call.facts, ended)
 
 
 def _distinct(kinds: Iterable[str]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from toolpool.contract.approval_messages import (
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import CallMessage
 from toolpool.contract.errors import MessageRejected, ServerError
-from toolpool.contract.ledger.approval_steps import Asking, Found
+from toolpool.contract.ledger.approval_steps import ApprovalRecord, WaitStep
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.ledger.protocols import CloseReason, Closing
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
@@ -173,7 +173,9 @@ class ProviderApprovals:
         finally:
             self._waiting.pop(asker, None)
 
-    async def _use_up(self, request: ApprovalRequest, found: Found, answer: ToolResult) -> bool:
+    async def _use_up(
+        self, request: ApprovalRequest, found: ApprovalRecord, answer: ToolResult
+    ) -> bool:
         """End the record with the answer; return False if the record has changed."""
         if found.state not in ("waiting", "approved"):
             return True
@@ -209,7 +211,7 @@ class ProviderApprovals:
             return False
         return [answer.outcome for answer in answers] == [body]
 
-    async def _answer(self, call: ToolCall, shared: TurnContext, found: Found) -> _Answer:
+    async def _answer(self, call: ToolCall, shared: TurnContext, found: ApprovalRecord) -> _Answer:
         """The content of the record, if it is signed with our key for this call."""
         words = self._wording.words
         if found.state == "waiting" or found.shown in _UNDECIDED:
@@ -252,9 +254,9 @@ class ProviderApprovals:
             return _Answer(self._no(call, words.no_approver), "denied", by)
         return None
 
-    def _asking(self, request: ApprovalRequest) -> Asking:
+    def _asking(self, request: ApprovalRequest) -> WaitStep:
         now = self._transport.server_time()
-        return Asking(
+        return WaitStep(
             key=request.id,
             nonce=new_nonce(),
             request=signed_request(self._envelope, request),

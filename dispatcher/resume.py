@@ -101,7 +101,7 @@ class Resume:
     def note(self, response: Any, found: Response, shared: TurnContext) -> TurnNote | None:
         """Note the turn of a response's calls, without delaying them.
 
-        The return value is for `told`; None if that makes no difference.
+        Returns what `told` takes; None if that makes no difference.
         """
         history = FORMATS[found.format].HISTORY
         if shared.session is None or shared.id is None or history is None:
@@ -119,14 +119,13 @@ class Resume:
         if not calls:
             return None
         name = _name(calls, history)
-        note = TurnNote(_noted_as(shared.session_key), shared.id, name, found.stop or "")
+        note = TurnNote(shared.session_key[:_NAME_LENGTH], shared.id, name, found.stop or "")
         self._remember(note)
         return None if _are_distinct(calls, history) else note
 
-    def told(self, note: TurnNote | None) -> None:
+    def told(self, note: TurnNote) -> None:
         """Note that the host has the answers of a turn, which rules it out among equal calls."""
-        if note is not None:
-            self._remember(TurnNote(note.session, note.turn, told=True))
+        self._remember(TurnNote(note.session, note.turn, told=True))
 
     def _remember(self, note: TurnNote) -> None:
         if len(self._writing) + len(self._notes) < _NOTES_AT_MOST:
@@ -168,7 +167,7 @@ class Resume:
 
     async def catch_up(self, session_key: str) -> None:
         """Wait a while until a session's notes are written, before it has other calls."""
-        if self._unwritten(_noted_as(session_key)):
+        if self._unwritten(session_key[:_NAME_LENGTH]):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_UP_SECONDS):
                     await self._caught_up.wait()
@@ -229,7 +228,7 @@ class Resume:
         waiting: Turn,
     ) -> None:
         shared = waiting.shared
-        notes = Notes(await self._noted(_noted_as(shared.session_key)))
+        notes = Notes(await self._noted(shared.session_key[:_NAME_LENGTH]))
         turns = _joined(parts, history, notes)
         said = [_said(turn, history) for turn in turns]
         known = notes.of(said)
@@ -333,22 +332,12 @@ class Resume:
 def _name(calls: Iterable[ToolCall], history: History) -> str:
     """The name of a response's calls, made from what a history keeps."""
     said = [
-        [call.mark, _id_in(call, history), call.name,
+        [call.mark, call.id if history.has_ids or call.id_given else None, call.name,
          call.arguments, call.text, call.flaw and call.flaw.reason]
         for call in calls
         if call.origin is None or not call.origin.get("choice")
     ]  # fmt: skip
     return encoding.digest(said)[:_NAME_LENGTH]
-
-
-def _noted_as(session_key: str) -> str:
-    """The session in notes."""
-    return session_key[:_NAME_LENGTH]
-
-
-def _id_in(call: ToolCall, history: History) -> str | None:
-    """A call's id, if the history has it."""
-    return call.id if history.has_ids or call.id_given else None
 
 
 def _are_distinct(calls: Iterable[ToolCall], history: History) -> bool:

@@ -1,5 +1,6 @@
 """The options of one dispatch, checked."""
 
+import functools
 import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -40,6 +41,7 @@ class TurnContext(msgspec.Struct, frozen=True, gc=False):
         return self.only is None or tool in self.only
 
 
+@functools.lru_cache(maxsize=4_096)
 def session_key(tenant: str, session: str) -> str:
     """The digest by which Redis keys name a session."""
     return encoding.digest([tenant, session])

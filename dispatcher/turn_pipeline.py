@@ -1,13 +1,13 @@
 """From the calls of one response to their results: judged, deduplicated, run, counted."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from toolpool.contract.call import ToolCall
-from toolpool.contract.ledger.failure_memory import Seen
+from toolpool.contract.ledger.failure_memory import FailureHistory
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
@@ -111,37 +111,45 @@ class TurnPipeline:
             return Preview(decision="deny", by="the kill switch", reason=refusal.error)
         return msgspec.structs.replace(preview, retry_after=refusal.retry_after)
 
-    async def run(
+    def run(
         self,
         found: Response,
         shared: TurnContext,
         since: float,
         *,
         cancelled: Collection[int] = (),
-    ) -> list[ToolResult]:
+    ) -> Coroutine[Any, Any, list[ToolResult]]:
         """A result for each call, in order; also written to the session record, if any.
 
         The first calls' deadlines count from `since`, on the monotonic clock. `cancelled` are the
         indexes of calls that were cancelled before.
         """
-        self._turns.running.add(turn := Turn(found.calls, shared))
+        turn = Turn(found.calls, shared)
         if cancelled:
             turn.cancelled = dict.fromkeys(cancelled)
         rejected: dict[int, ToolResult] = {}
         sent: dict[int, Pending] = {}
+        if self._recorder is None:
+            return self._run(turn, found, since, rejected, sent)
+        return self._run_recorded(self._recorder, turn, found, since, rejected, sent)
+
+    async def _run_recorded(
+        self,
+        recorder: Recorder,
+        turn: Turn,
+        found: Response,
+        since: float,
+        rejected: dict[int, ToolResult],
+        sent: dict[int, Pending],
+    ) -> list[ToolResult]:
+        rows = recorder.asked(found, turn.shared)
         try:
-            if self._recorder is None:
-                return await self._run(turn, found, since, rejected, sent)
-            rows = self._recorder.asked(found, shared)
-            try:
-                results = await self._run(turn, found, since, rejected, sent)
-            except BaseException:
-                rows.cancelled(rejected, sent, self._results)
-                raise
-            rows.answered(results, sent, self._results)
-            return results
-        finally:
-            self._turns.running.discard(turn)
+            results = await self._run(turn, found, since, rejected, sent)
+        except BaseException:
+            rows.cancelled(rejected, sent, self._results)
+            raise
+        rows.answered(results, sent, self._results)
+        return results
 
     async def _run(
         self,
@@ -152,51 +160,55 @@ class TurnPipeline:
         sent: dict[int, Pending],
     ) -> list[ToolResult]:
         """As `run`; `rejected` and `sent` hold the known state of each call at any time."""
-        shared = turn.shared
-        accepted: list[Accepted] = []
-        is_suspect = self._loops.suspects(shared.session_key)
-        looping = await self._looping(found, shared) if is_suspect else {}
-        decides = self._policy.asks_somebody
-        undecided: list[ToolCall] = []
-        for call in found.calls:
-            if decides and call.flaw is not None:
-                undecided.append(call)
-                continue
-            verdict = self._acceptance.judge(
-                call, shared.only, found.format, looping.get(call.index)
-            )
-            if isinstance(verdict, ToolResult):
-                self._reject(call, verdict, turn, found.format, rejected)
-            else:
-                accepted.append(verdict)
-                turn.accepted[call.index] = verdict
-                decides = decides or verdict[1].spec.approval is True
-        if undecided:
-            await self._decide_foreign(undecided, turn, found.format, since, rejected)
-        if rejected:
-            await self._correct_rejections(found, shared, rejected)
-        judged: dict[int, Judgement] = {}
-        if decides and accepted:
-            judged = await self._judge(accepted, turn)
-        answered = await self._turns.run(turn, accepted, since, sent, judged)
-        if self._results.policy is not None:
-            await self._show(answered, sent)
-        results: list[ToolResult] = []
-        news: list[ToolResult | None] = []
-        has_failure = False
-        for call in found.calls:
-            result, is_new_outcome = rejected.get(call.index), True
-            if result is None:
-                result, is_new_outcome = answered[call.index]
-            if call.origin is not None:  # another dispatch of the call may have had none
-                result = msgspec.structs.replace(result, origin=call.origin)
-            results.append(result)
-            news.append(result if is_new_outcome else None)
-            has_failure |= is_new_outcome and not result.ok
-        if shared.session_key and (has_failure or self._loops.suspects(shared.session_key)):
-            await self._loops.note(found.calls, news, shared.session_key)
-        self._analytics.note(results, session=shared.session, model=found.model)
-        return results
+        self._turns.running.add(turn)
+        try:
+            shared = turn.shared
+            accepted: list[Accepted] = []
+            is_suspect = self._loops.suspects(shared.session_key)
+            looping = await self._looping(found, shared) if is_suspect else {}
+            decides = self._policy.asks_somebody
+            undecided: list[ToolCall] = []
+            for call in found.calls:
+                if decides and call.flaw is not None:
+                    undecided.append(call)
+                    continue
+                verdict = self._acceptance.judge(
+                    call, shared.only, found.format, looping.get(call.index)
+                )
+                if isinstance(verdict, ToolResult):
+                    self._reject(call, verdict, turn, found.format, rejected)
+                else:
+                    accepted.append(verdict)
+                    turn.accepted[call.index] = verdict
+                    decides = decides or verdict[1].spec.approval is True
+            if undecided:
+                await self._decide_foreign(undecided, turn, found.format, since, rejected)
+            if rejected:
+                await self._correct_rejections(found, shared, rejected)
+            judged: dict[int, Judgement] = {}
+            if decides and accepted:
+                judged = await self._judge(accepted, turn)
+            answered = await self._turns.run(turn, accepted, since, sent, judged)
+            if self._results.policy is not None:
+                await self._show(answered, sent)
+            results: list[ToolResult] = []
+            news: list[ToolResult | None] = []
+            has_failure = False
+            for call in found.calls:
+                result, is_new_outcome = rejected.get(call.index), True
+                if result is None:
+                    result, is_new_outcome = answered[call.index]
+                if call.origin is not None:  # another dispatch of the call may have had none
+                    result = msgspec.structs.replace(result, origin=call.origin)
+                results.append(result)
+                news.append(result if is_new_outcome else None)
+                has_failure |= is_new_outcome and not result.ok
+            if shared.session_key and (has_failure or self._loops.suspects(shared.session_key)):
+                await self._loops.note(found.calls, news, shared.session_key)
+            self._analytics.note(results, session=shared.session, model=found.model)
+            return results
+        finally:
+            self._turns.running.discard(turn)
 
     def _reject(
         self,
@@ -248,7 +260,7 @@ class TurnPipeline:
         for (index, (_, is_new)), result in zip(list(answered.items()), shown, strict=True):
             answered[index] = result, is_new
 
-    async def _looping(self, found: Response, shared: TurnContext) -> dict[int, Seen]:
+    async def _looping(self, found: Response, shared: TurnContext) -> dict[int, FailureHistory]:
         """The calls that the loop guard refuses, by index, with their history."""
         looping = await self._loops.look(found.calls, shared.session_key)
         if looping and shared.session is not None:
@@ -257,8 +269,8 @@ class TurnPipeline:
         return looping
 
     async def _without_known(
-        self, looping: dict[int, Seen], found: Response, shared: TurnContext
-    ) -> dict[int, Seen]:
+        self, looping: dict[int, FailureHistory], found: Response, shared: TurnContext
+    ) -> dict[int, FailureHistory]:
         """The looping calls without those dispatched before, which have their own results."""
         if shared.session is None or shared.id is None:
             return looping

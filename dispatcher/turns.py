@@ -115,37 +115,30 @@ class Turns:
         """The turns whose calls can be cancelled before they are sent."""
         self._is_closed = False
 
-    async def run(
+    def run(
         self,
         turn: Turn,
         accepted: Sequence[Accepted],
         since: float,
         sent: dict[int, Pending],
         judged: Judged = _NOT_JUDGED,
-    ) -> dict[int, Answered]:
+    ) -> Coroutine[Any, Any, dict[int, Answered]]:
         """A result for each call, by its index. The first calls' deadlines count from `since`.
 
         Sent calls are put into `sent`, by index, so that they are known after a cancel.
         """
-        shared = turn.shared
-        if turn.cancelled and not self._is_closed:
-            await self._end_cancelled(turn, list(turn.cancelled))
         is_strict = self._settings.order == "strict"
         groups = stages(accepted, lambda item: item[1].spec.effects, strict=is_strict)
-        if len(groups) == 1:  # no call waits for another, and all can be cancelled
-            self.running.discard(turn)
-            pendings: list[Pending] = []
-            for call, offer in accepted:
-                judgement = judged.get(call.index)
-                if call.index in turn.cancelled:
-                    judgement = Judgement(call, not_queued(Code.CANCELLED))
-                pending = turn.cancelled.get(call.index) or self._submit(
-                    call, offer.spec, shared, since, judgement
-                )
-                sent[call.index] = pending
-                pendings.append(pending)
-            return await self._await(accepted, pendings, shared, since)
-        return await self._run_in_order(turn, groups, since, sent, judged)
+        if len(groups) != 1 or turn.cancelled:
+            return self._run_in_order(turn, groups, since, sent, judged)
+        self.running.discard(turn)  # no call waits for another, and all can be cancelled
+        pendings: list[Pending] = []
+        for call, offer in accepted:
+            judgement = judged.get(call.index)
+            pending = self._submit(call, offer.spec, turn.shared, since, judgement)
+            sent[call.index] = pending
+            pendings.append(pending)
+        return self._await(accepted, pendings, turn.shared, since)
 
     async def were_dispatched(
         self, calls: Sequence[ToolCall], shared: TurnContext
@@ -245,6 +238,8 @@ class Turns:
         results: dict[int, Answered] = {}
         unseen: str | None = None
         shared = turn.shared
+        if turn.cancelled and not self._is_closed:
+            await self._end_cancelled(turn, list(turn.cancelled))
         for group in groups:
             if shared.again and group is not groups[0]:
                 await self._in_flight.wait_for_records([call for call, _ in group], shared)
@@ -261,7 +256,8 @@ class Turns:
                 pendings.append(pending)
             results |= await self._await(group, pendings, shared, since, unseen)
             turn.answered = pendings
-            unseen = await self._end_of(pendings) if not turn.is_cancelled else None
+            if group is not groups[-1] and not turn.is_cancelled:
+                unseen = await self._end_of(pendings)
             since = time.monotonic()
         return results
 

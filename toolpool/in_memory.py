@@ -63,7 +63,7 @@ class InMemoryWorker:
         observers = WorkerObservers([log()], settings=settings, tools=catalog.tools)
         observers.start()
         self._credentials = Credentials(
-            _source(secrets, settings), settings, partial(observers.tell, "unresolved")
+            _source(secrets, settings), settings, partial(observers.notify, "unresolved")
         )
         self._runner = CallRunner(
             worker=_WORKER,

@@ -112,13 +112,13 @@ class Presence:
         if self._observers.listeners["pool_alive"] and time.monotonic() >= self._alive_at:
             self._alive_at = time.monotonic() + _ALIVE_SECONDS
             if self._client.set(self._names.alive, self._worker, nx=True, ex=int(_ALIVE_SECONDS)):
-                self._observers.tell("pool_alive", self._settings.key_prefix)
+                self._observers.notify("pool_alive", self._settings.key_prefix)
 
     def _lost(self, error: Exception) -> None:
         if not self._is_lost:
             self._is_lost = True
             log.warning("server_lost: the lease is not renewed: %s", error, extra=logs.CHANGE)
-            self._observers.tell("server_lost", str(error))
+            self._observers.notify("server_lost", str(error))
 
     def _back(self, confirmed_before: float) -> None:
         if self._is_lost:
@@ -127,7 +127,7 @@ class Presence:
             log.warning(
                 "server_back: the lease is renewed again after %.1f s", seconds, extra=logs.CHANGE
             )
-            self._observers.tell("server_back", seconds)
+            self._observers.notify("server_back", seconds)
 
     def _lease(self, described: WorkerLease, *, ended: bool = False) -> bytes:
         lease = msgspec.structs.replace(

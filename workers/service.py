@@ -99,7 +99,7 @@ class WorkerService:
         )
         self._observers = WorkerObservers(observers, settings=settings, tools=catalog.tools)
         self._credentials = Credentials(
-            secrets, settings, partial(self._observers.tell, "unresolved")
+            secrets, settings, partial(self._observers.notify, "unresolved")
         )
         self._message_reader = MessageReader(self._envelope, self._observers)
         self._names = RedisKeys(settings.key_prefix)
@@ -213,9 +213,9 @@ class WorkerService:
             drained = self._executor.drain(self._settings.drain_timeout)
             asyncio.run_coroutine_threadsafe(drained, self._loop)
         elif isinstance(frame, Down):
-            self._observers.tell("down", frame.worker, frame.reason)
+            self._observers.notify("down", frame.worker, frame.reason)
         elif isinstance(frame, Stalled):
-            self._observers.tell("stalled", frame.worker, frame.reason)
+            self._observers.notify("stalled", frame.worker, frame.reason)
 
     def _recycle(self) -> None:
         """Drain without a limit: take nothing new, and let running calls end."""
@@ -231,7 +231,7 @@ class WorkerService:
         if consumes and not self._is_ready:
             self._is_ready = True
             facts = self._facts()
-            self._observers.tell("ready", facts)
+            self._observers.notify("ready", facts)
             if left := sorted(self._catalog.tools.keys() - set(facts.tools)):
                 log.info(
                     "tools_not_taken tools=%s: this worker's --run-in or --queues leave them out",
@@ -309,7 +309,7 @@ class WorkerService:
         self.stopping.set()
         if self._is_running:  # else its children end with this process
             self._watchdog.stop()
-            self._observers.tell("draining", self._facts())
+            self._observers.notify("draining", self._facts())
             grace = None if self._recycling else self._settings.drain_timeout + _FLUSH_SECONDS
             try:
                 self._on_loop(self._close(), grace)
@@ -319,7 +319,7 @@ class WorkerService:
                 )
             self._presence.stop()
             self.stalled_connections.stop()
-            self._observers.tell("stopped", self._facts())
+            self._observers.notify("stopped", self._facts())
             self._observers.close()
         self._is_stopped = True
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -403,7 +403,7 @@ class WorkerService:
                 running, stuck = self._executor.running, self._slots.stuck
                 self._observers.pulse(lag=self._last_turn - due, running=running, stuck=stuck)
             for left in left_behind(self._last_turn, self._executor.oldest) or ():
-                self._observers.tell("left_behind", left)
+                self._observers.notify("left_behind", left)
             forks.end_stray()
             renewed_at = self._executor.leased_at()
             if epoch and self._presence.epoch != epoch:
@@ -424,7 +424,7 @@ class WorkerService:
         if is_worn_out and not self._is_worn_out_reported and not self.stopping.is_set():
             self._is_worn_out_reported = True
             log.error("worker_worn_out: stuck calls hold half its slots of a kind; draining")
-            self._observers.tell("worn_out", self._facts())
+            self._observers.notify("worn_out", self._facts())
             if self._link is None:
                 self._recycle()
         now = time.monotonic()

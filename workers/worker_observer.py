@@ -225,7 +225,7 @@ class WorkerObservers(ObserverDispatch):
     def run(self, moment: str, call: CallMessage) -> None:
         """Report a moment of a claimed call."""
         if self.listeners[moment]:
-            self.tell(moment, self._facts(call))
+            self.notify(moment, self._facts(call))
 
     def started(self, call: CallMessage, batch: Batch, size: int, now: float) -> RunFacts | None:
         """Report that a call of this batch, of `size` bytes, starts `now` by the server's clock.
@@ -240,13 +240,13 @@ class WorkerObservers(ObserverDispatch):
             seconds=max(0.0, now - batch.sent_at) if batch.sent_at else 0.0,
         )
         facts = self._facts(call)
-        self.tell("started", facts, received)
+        self.notify("started", facts, received)
         return facts
 
     def pulse(self, *, lag: float, running: int, stuck: int) -> None:
         """Report the worker's state."""
         pulse = WorkerPulse(lag=max(0.0, lag), running=running, stuck=stuck, dropped=self.dropped)
-        self.tell("pulse", pulse)
+        self.notify("pulse", pulse)
 
     def ended(
         self, call: CallMessage, outcome: Outcome, seconds: float, facts: RunFacts | None = None
@@ -255,7 +255,7 @@ class WorkerObservers(ObserverDispatch):
         if self.listeners["content"]:
             data = outcome.data
             data = encoding.decode(bytes(data)) if isinstance(data, msgspec.Raw) else data
-            self.tell("content", facts or self._facts(call), call.arguments, data)
+            self.notify("content", facts or self._facts(call), call.arguments, data)
         if self.listeners["ended"]:
             ended = RunEnded(
                 code=outcome.code,
@@ -264,7 +264,7 @@ class WorkerObservers(ObserverDispatch):
                 seconds=seconds,
                 failure=failure_of(outcome, call.arguments, with_text=self._with_texts),
             )
-            self.tell("ended", facts or self._facts(call), ended)
+            self.notify("ended", facts or self._facts(call), ended)
 
     def _facts(self, call: CallMessage) -> RunFacts:
         queue, run_in, retries = self._known.get(call.tool) or self._look_up(call.tool)

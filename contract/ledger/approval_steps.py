@@ -19,7 +19,7 @@ LOOK_AGAIN_SECONDS = 10.0
 """The interval at which dispatchers look for approved calls that were not sent."""
 
 
-class Asking(msgspec.Struct, frozen=True, gc=False):
+class WaitStep(msgspec.Struct, frozen=True, gc=False):
     """A call to store as waiting. `ends_at` and `asked_at` are Unix time by the server's clock.
 
     Its record is kept for `kept` seconds while it is not sent, and its outcome for `keep` seconds.
@@ -38,7 +38,7 @@ class Asking(msgspec.Struct, frozen=True, gc=False):
     tried_in: str = ""
 
 
-class Deciding(msgspec.Struct, frozen=True, gc=False):
+class DecisionStep(msgspec.Struct, frozen=True, gc=False):
     """A decision to store. All fields except `key` and the times are signed.
 
     `ends_at` is the expiry of an approval. `notice` informs the dispatchers. A denied call gets the
@@ -55,7 +55,7 @@ class Deciding(msgspec.Struct, frozen=True, gc=False):
     doubtful: bytes = b""
 
 
-class Found(NamedTuple):
+class ApprovalRecord(NamedTuple):
     """The record of a call; `state` is empty if there is none. The bytes are signed.
 
     `answer` is set by `ask`: `new`, `ran` or `moved` (as in `DispatcherLedger.open`), else empty.
@@ -84,18 +84,18 @@ class Found(NamedTuple):
 class ApprovalLedger(Protocol):
     """Methods raise `ServerError`. `now` is the server's time."""
 
-    async def ask(self, asking: Asking, *, now: float) -> Found:
+    async def ask(self, asking: WaitStep, *, now: float) -> ApprovalRecord:
         """Store a call that waits for approval; an existing record is left as it is."""
         ...
 
-    async def read(self, key: str, *, now: float, unsent_in: str | None = None) -> Found:
+    async def read(self, key: str, *, now: float, unsent_in: str | None = None) -> ApprovalRecord:
         """Read a record. `unsent_in`: the epoch in which the caller knows the call was not sent.
 
         If it is the server's epoch, it becomes that of a waiting or approved record.
         """
         ...
 
-    async def decide(self, deciding: Deciding, *, now: float) -> str:
+    async def decide(self, deciding: DecisionStep, *, now: float) -> str:
         """Approve or deny a waiting call; empty if done, else its state, or `gone`."""
         ...
 
@@ -103,11 +103,11 @@ class ApprovalLedger(Protocol):
         """The approved calls to send from this dispatcher, also those of a dead dispatcher."""
         ...
 
-    async def waiting(self, most: int, *, now: float) -> list[Found]:
+    async def waiting(self, most: int, *, now: float) -> list[ApprovalRecord]:
         """The calls that wait for approval, earliest expiry first."""
         ...
 
-    async def is_untold(self, key: str) -> bool:
+    async def claim_notice(self, key: str) -> bool:
         """Claim the notification of a request's end; True for the first caller."""
         ...
 
@@ -131,7 +131,7 @@ class RedisApprovals:
         owner = encoding.digest(tenant)
         self._shared = (names.epoch, names.approvals(owner), names.approved(owner))
 
-    async def ask(self, asking: Asking, *, now: float) -> Found:
+    async def ask(self, asking: WaitStep, *, now: float) -> ApprovalRecord:
         """Store a call that waits for approval; an existing record is left as it is."""
         answers = await self._run(
             asking.key,
@@ -153,11 +153,11 @@ class RedisApprovals:
         )
         return _found(asking.key, answers[1:])
 
-    async def read(self, key: str, *, now: float, unsent_in: str | None = None) -> Found:
+    async def read(self, key: str, *, now: float, unsent_in: str | None = None) -> ApprovalRecord:
         """Read a record."""
         return _found(key, (await self._run(key, "read", now, unsent_in or ""))[1:])
 
-    async def decide(self, deciding: Deciding, *, now: float) -> str:
+    async def decide(self, deciding: DecisionStep, *, now: float) -> str:
         """Approve or deny a waiting call; empty if done, else its state, or `gone`."""
         [answer] = await self._run(
             deciding.key,
@@ -181,7 +181,7 @@ class RedisApprovals:
         answers = await self._run("", "approved", now, self._reply, pause, self._names.call_prefix)
         return [bytes(answer).decode(errors="replace") for answer in answers]
 
-    async def waiting(self, most: int, *, now: float) -> list[Found]:
+    async def waiting(self, most: int, *, now: float) -> list[ApprovalRecord]:
         """The calls that wait for approval, earliest expiry first."""
         answers = await self._run("", "list", now, self._names.call_prefix, most)
         return [
@@ -189,7 +189,7 @@ class RedisApprovals:
             for i in range(0, len(answers), 7)
         ]
 
-    async def is_untold(self, key: str) -> bool:
+    async def claim_notice(self, key: str) -> bool:
         """Claim the notification of a request's end; True for the first caller."""
         [answer] = await self._run(key, "tell", 0.0)
         return bool(answer == b"first")
@@ -209,10 +209,10 @@ def _ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
 
-def _found(key: str, answers: Sequence[Any]) -> Found:
+def _found(key: str, answers: Sequence[Any]) -> ApprovalRecord:
     answer, state, approval, request, decision, epoch, outcome = map(bytes, answers)
     words = [word.decode(errors="replace") for word in (state, approval, epoch, answer)]
-    return Found(key, words[0], words[1], request, decision, words[2], outcome, words[3])
+    return ApprovalRecord(key, words[0], words[1], request, decision, words[2], outcome, words[3])
 
 
 class MemoryApprovals:
@@ -222,16 +222,16 @@ class MemoryApprovals:
         self._server = server
         self._reply = reply
 
-    async def ask(self, asking: Asking, *, now: float) -> Found:
+    async def ask(self, asking: WaitStep, *, now: float) -> ApprovalRecord:
         """Store a call that waits for approval; an existing record is left as it is."""
         server, key = self._server, asking.key
         record = server.asked_anew(key, asking.asked_at)
         if record is None and not asking.rerunnable and asking.tried_in not in ("", server.epoch):
-            return Found(key, "", answer="moved")
+            return ApprovalRecord(key, "", answer="moved")
         is_asked_again = asking.again and not asking.rerunnable
         if record is None and (is_asked_again or server.is_marked(key)):
             server.marks[key] = math.inf
-            return Found(key, "", answer="ran")
+            return ApprovalRecord(key, "", answer="ran")
         if record is None:
             record = server.records[key] = Record(
                 epoch=server.epoch,
@@ -256,15 +256,15 @@ class MemoryApprovals:
         is_new = record.opened == asking.nonce and record.state != "settled"
         return _of(key, record)._replace(answer="new" if is_new else "")
 
-    async def read(self, key: str, *, now: float, unsent_in: str | None = None) -> Found:
+    async def read(self, key: str, *, now: float, unsent_in: str | None = None) -> ApprovalRecord:
         """Read a record."""
         record = self._server.record(key)
         is_unsent = record is not None and record.state in ("waiting", "approved")
         if record is not None and is_unsent and unsent_in == self._server.epoch:
             record.epoch = self._server.epoch
-        return _of(key, record) if record is not None else Found(key, "")
+        return _of(key, record) if record is not None else ApprovalRecord(key, "")
 
-    async def decide(self, deciding: Deciding, *, now: float) -> str:
+    async def decide(self, deciding: DecisionStep, *, now: float) -> str:
         """Approve or deny a waiting call; empty if done, else its state, or `gone`."""
         record = self._server.record(deciding.key)
         if record is None:
@@ -306,14 +306,14 @@ class MemoryApprovals:
                 found.append(key)
         return found
 
-    async def waiting(self, most: int, *, now: float) -> list[Found]:
+    async def waiting(self, most: int, *, now: float) -> list[ApprovalRecord]:
         """The calls that wait for approval, earliest expiry first."""
         records = self._server.records.items()
         found = [(k, r) for k, r in records if r.state == "waiting" and r.expires > now]
         found.sort(key=lambda pair: pair[1].expires)
         return [_of(key, record) for key, record in found[:most]]
 
-    async def is_untold(self, key: str) -> bool:
+    async def claim_notice(self, key: str) -> bool:
         """Claim the notification of a request's end; True for the first caller."""
         record = self._server.record(key)
         if record is None or record.is_told:
@@ -322,8 +322,8 @@ class MemoryApprovals:
         return True
 
 
-def _of(key: str, record: Record) -> Found:
-    return Found(
+def _of(key: str, record: Record) -> ApprovalRecord:
+    return ApprovalRecord(
         key,
         record.state,
         record.approval,

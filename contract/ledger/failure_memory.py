@@ -27,7 +27,7 @@ _PAUSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class FailureHistory:
     """How often a call has failed, and whether it alternates with another failing call."""
 
     failures: int
@@ -41,7 +41,9 @@ class LoopLedger(Protocol):
         """Whether this session has failures, by local knowledge only."""
         ...
 
-    async def look(self, session: str, digests: Sequence[str], give_up_at: float) -> list[Seen]:
+    async def look(
+        self, session: str, digests: Sequence[str], give_up_at: float
+    ) -> list[FailureHistory]:
         """The failures of these calls."""
         ...
 
@@ -76,11 +78,13 @@ class RedisLoops:
         until = self._touched.get(session)
         return until is not None and until > time.monotonic()
 
-    async def look(self, session: str, digests: Sequence[str], give_up_at: float) -> list[Seen]:
+    async def look(
+        self, session: str, digests: Sequence[str], give_up_at: float
+    ) -> list[FailureHistory]:
         """The failures of these calls."""
         found = await self._run("look", session, digests, give_up_at)
         pairs = zip(found[::2], found[1::2], strict=True)
-        return [Seen(int(count), turns == b"1") for count, turns in pairs]
+        return [FailureHistory(int(count), turns == b"1") for count, turns in pairs]
 
     async def note(
         self, session: str, ended: Sequence[tuple[str, bool]], give_up_at: float
@@ -136,12 +140,14 @@ class MemoryLoops:
         self._forget(session)
         return False
 
-    async def look(self, session: str, digests: Sequence[str], give_up_at: float) -> list[Seen]:
+    async def look(
+        self, session: str, digests: Sequence[str], give_up_at: float
+    ) -> list[FailureHistory]:
         """The failures of these calls."""
         failed = self._failed[session]
         last = failed[-3:]
         return [
-            Seen(
+            FailureHistory(
                 failed.count(digest),
                 len(last) == 3 and last[0] == last[2] != digest and last[1] == digest,
             )

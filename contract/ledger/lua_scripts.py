@@ -208,7 +208,7 @@ class LuaScripts:
             pipeline.set(key, "", px=keep_ms)
         await pipeline.execute()
 
-    async def tell(self, stream: str, body: bytes) -> None:
+    async def send_reply(self, stream: str, body: bytes) -> None:
         """Append to a reply stream, without retries. Raises `ServerError`."""
         pipeline = self._client.pipeline(transaction=False)
         pipeline.xadd(stream, {"b": body})

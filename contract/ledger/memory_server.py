@@ -338,9 +338,9 @@ class MemoryServer:
             record.keep = max(record.keep, keep)
             record.gone_at = max(record.gone_at, time.monotonic() + keep)
 
-    async def tell(self, reply: str, body: bytes) -> None:
+    async def send_reply(self, stream: str, body: bytes) -> None:
         """Put a message on a reply stream."""
-        self.put(reply, body)
+        self.put(stream, body)
 
     async def note_ended(self, keys: Sequence[str], *, keep: float) -> None:
         """Record that the tools of answered calls have ended."""

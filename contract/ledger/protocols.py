@@ -267,7 +267,7 @@ class WorkerLedger(Protocol):
         """
         ...
 
-    async def tell(self, reply: str, body: bytes) -> None:
+    async def send_reply(self, stream: str, body: bytes) -> None:
         """Put a message on a reply stream; best effort. Raises what the client raises."""
         ...
 

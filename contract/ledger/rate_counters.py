@@ -27,7 +27,7 @@ def start_of(key: str, nonce: str, worker: str = "") -> str:
     return f"{key}#{nonce}@{worker}" if worker else f"{key}#{nonce}"
 
 
-class Ask(NamedTuple):
+class RateRequest(NamedTuple):
     """A call that wants a place under each of its limits. `hold`: seconds until it is started.
 
     `record` is the key of its ledger record: if there is one, the call takes no place. It is empty
@@ -40,7 +40,7 @@ class Ask(NamedTuple):
     limits: tuple[Limit, ...]
 
 
-class Note(NamedTuple):
+class RateRelease(NamedTuple):
     """A call that gives up its places; one that was `started` counts from now on."""
 
     member: str
@@ -48,7 +48,7 @@ class Note(NamedTuple):
     started: bool = False
 
 
-class Verdict(NamedTuple):
+class RateVerdict(NamedTuple):
     """Whether a call may be sent.
 
     `is_known`: it has a record and takes no place. Otherwise `limit` is exhausted for about
@@ -61,16 +61,21 @@ class Verdict(NamedTuple):
     limit: Limit | None = None
 
 
-GRANTED = Verdict(may_go=True)
-KNOWN = Verdict(may_go=True, is_known=True)
+GRANTED = RateVerdict(may_go=True)
+KNOWN = RateVerdict(may_go=True, is_known=True)
 
 
 class RateLedger(Protocol):
     """The rate limit counters of the fleet."""
 
     async def take(
-        self, notes: Sequence[Note], asks: Sequence[Ask], *, now: float, give_up_at: float
-    ) -> list[Verdict]:
+        self,
+        notes: Sequence[RateRelease],
+        asks: Sequence[RateRequest],
+        *,
+        now: float,
+        give_up_at: float,
+    ) -> list[RateVerdict]:
         """Free places, then assign places in the order of the requests.
 
         `now` is the server's time. Answers for each that asks. Raises `ServerUnavailable` past
@@ -88,8 +93,13 @@ class RedisRates:
         self._longest_ms = _ms(max(LONGEST_HOLD_SECONDS, queue_timeout))
 
     async def take(
-        self, notes: Sequence[Note], asks: Sequence[Ask], *, now: float, give_up_at: float
-    ) -> list[Verdict]:
+        self,
+        notes: Sequence[RateRelease],
+        asks: Sequence[RateRequest],
+        *,
+        now: float,
+        give_up_at: float,
+    ) -> list[RateVerdict]:
         """Free places, then assign places in the order of the requests."""
         limits = _limits_of(notes, asks)
         places = {limit: str(place) for place, limit in enumerate(limits, 1)}
@@ -113,11 +123,11 @@ class RedisRates:
         return [_verdict(answer, limits) for answer in answers]
 
 
-def _verdict(answer: bytes, limits: Sequence[Limit]) -> Verdict:
+def _verdict(answer: bytes, limits: Sequence[Limit]) -> RateVerdict:
     if answer in (b"granted", b"known"):
         return GRANTED if answer == b"granted" else KNOWN
     ms, _, place = answer.partition(b" ")
-    return Verdict(False, seconds=int(ms) / 1000, limit=limits[int(place) - 1])
+    return RateVerdict(False, seconds=int(ms) / 1000, limit=limits[int(place) - 1])
 
 
 class MemoryRates:
@@ -138,8 +148,13 @@ class MemoryRates:
         """By limit: when the place of each call becomes free."""
 
     async def take(
-        self, notes: Sequence[Note], asks: Sequence[Ask], *, now: float, give_up_at: float
-    ) -> list[Verdict]:
+        self,
+        notes: Sequence[RateRelease],
+        asks: Sequence[RateRequest],
+        *,
+        now: float,
+        give_up_at: float,
+    ) -> list[RateVerdict]:
         """Free places, then assign places in the order of the requests."""
         at = time.monotonic()
         self._clean(_limits_of(notes, asks), at)
@@ -179,14 +194,14 @@ class MemoryRates:
                 taken = {member: until for member, until in taken.items() if until > now}
             self._taken[limit.name] = taken
 
-    def _ask(self, ask: Ask, now: float) -> Verdict:
+    def _ask(self, ask: RateRequest, now: float) -> RateVerdict:
         if ask.record and self._is_known(ask.record):
             return KNOWN
         missing = [x for x in ask.limits if ask.member not in self._taken[x.name]]
         waits = [(self._free_in(x, now), x) for x in missing if self._is_full(x, now)]
         if waits:
             seconds, limit = max(waits, key=lambda wait: wait[0])
-            return Verdict(False, seconds=seconds, limit=limit)
+            return RateVerdict(False, seconds=seconds, limit=limit)
         for limit in missing:
             self._taken[limit.name][ask.member] = now + ask.hold + limit.rate.seconds
         return GRANTED
@@ -208,7 +223,7 @@ class MemoryRates:
         return max(0.001, min(frees[len(frees) - limit.rate.most] - now, limit.rate.seconds))
 
 
-def _limits_of(notes: Sequence[Note], asks: Sequence[Ask]) -> list[Limit]:
+def _limits_of(notes: Sequence[RateRelease], asks: Sequence[RateRequest]) -> list[Limit]:
     """The distinct limits."""
     named = [note.limits for note in notes] + [ask.limits for ask in asks]
     return list(dict.fromkeys(limit for limits in named for limit in limits))

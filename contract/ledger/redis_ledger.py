@@ -247,9 +247,9 @@ class RedisLedger:
         )
         return bytes(answer)
 
-    async def tell(self, reply: str, body: bytes) -> None:
+    async def send_reply(self, stream: str, body: bytes) -> None:
         """Put a message on a reply stream; best effort."""
-        await self._scripts.tell(reply, body)
+        await self._scripts.send_reply(stream, body)
 
     async def note_ended(self, keys: Sequence[str], *, keep: float) -> None:
         """Record that the tools of answered calls have ended."""

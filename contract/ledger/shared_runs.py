@@ -19,7 +19,7 @@ _NO_KEY = "-"
 _DIGEST_CHARACTERS = 32
 
 
-class SharedAsk(NamedTuple):
+class SharedRunRequest(NamedTuple):
     """Equal calls that ask for their run. Times are seconds.
 
     `digest` identifies equal calls and is the prefix of the keys of their runs: `key` is that of a
@@ -43,7 +43,7 @@ class SharedAsk(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SharedFound:
+class SharedRunAnswer:
     """The run of equal calls or its last retry: new, in flight, or ended with `outcome`."""
 
     key: str
@@ -54,7 +54,7 @@ class SharedFound:
 class SharedLedger(Protocol):
     """Finds shared runs for the whole fleet."""
 
-    async def ask(self, asks: Sequence[SharedAsk]) -> list[SharedFound]:
+    async def ask(self, asks: Sequence[SharedRunRequest]) -> list[SharedRunAnswer]:
         """The run for each request, in order. Raises what the client raises."""
         ...
 
@@ -66,7 +66,7 @@ class RedisShared:
         self._scripts = scripts
         self._names = names
 
-    async def ask(self, asks: Sequence[SharedAsk]) -> list[SharedFound]:
+    async def ask(self, asks: Sequence[SharedRunRequest]) -> list[SharedRunAnswer]:
         """The run for each request, in order."""
         words = await self._scripts.once(
             Step.SHARE,
@@ -76,24 +76,24 @@ class RedisShared:
         return [_found(*words[at : at + 3]) for at in range(0, len(words), 3)]
 
 
-def _words(ask: SharedAsk) -> str:
+def _words(ask: SharedRunRequest) -> str:
     times = (ask.timeout, ask.wait, ask.cached, ask.noted_for)
     numbers = " ".join(str(max(0, round(seconds * 1000))) for seconds in times)
     return f"{ask.key} {ask.unless or _NO_KEY} {numbers} {ask.anew:d}"
 
 
-def _found(key: bytes, said: bytes, outcome: bytes) -> SharedFound:
+def _found(key: bytes, said: bytes, outcome: bytes) -> SharedRunAnswer:
     if said == b"new":
-        return SharedFound(key.decode(errors="replace"), is_new=True)
+        return SharedRunAnswer(key.decode(errors="replace"), is_new=True)
     if said == b"open":
-        return SharedFound(key.decode(errors="replace"))
-    return SharedFound(key.decode(errors="replace"), outcome=outcome)
+        return SharedRunAnswer(key.decode(errors="replace"))
+    return SharedRunAnswer(key.decode(errors="replace"), outcome=outcome)
 
 
 class _Note(NamedTuple):
     key: str
     taken: float
-    ask: SharedAsk
+    ask: SharedRunRequest
 
 
 class MemoryShared:
@@ -103,7 +103,7 @@ class MemoryShared:
         self._record = record
         self._notes: OrderedDict[str, _Note] = OrderedDict()
 
-    async def ask(self, asks: Sequence[SharedAsk]) -> list[SharedFound]:
+    async def ask(self, asks: Sequence[SharedRunRequest]) -> list[SharedRunAnswer]:
         """The run for each request, in order."""
         return [self._ask(ask) for ask in asks]
 
@@ -111,7 +111,7 @@ class MemoryShared:
         """Drop every note."""
         self._notes.clear()
 
-    def _ask(self, ask: SharedAsk) -> SharedFound:
+    def _ask(self, ask: SharedRunRequest) -> SharedRunAnswer:
         now = time.monotonic()
         note = self._notes.get(ask.digest)
         if note is not None and now < note.taken + note.ask.noted_for and not ask.anew:
@@ -121,9 +121,9 @@ class MemoryShared:
         self._notes.pop(ask.digest, None)  # insertion order is age order
         self._notes[ask.digest] = _Note(ask.key, now, ask)
         self._drop_old(now)
-        return SharedFound(ask.key, is_new=True)
+        return SharedRunAnswer(ask.key, is_new=True)
 
-    def _joined(self, note: _Note, ask: SharedAsk, now: float) -> SharedFound | None:
+    def _joined(self, note: _Note, ask: SharedRunRequest, now: float) -> SharedRunAnswer | None:
         key = note.key
         if key == ask.unless or key[:_DIGEST_CHARACTERS] != ask.key[:_DIGEST_CHARACTERS]:
             return None
@@ -132,9 +132,9 @@ class MemoryShared:
             key, retry = retry_key(note.key, retry), retry + 1
         record = self._record(key)
         if record is not None and record.state == "settled":
-            return SharedFound(key, outcome=record.outcome) if ask.cached else None
+            return SharedRunAnswer(key, outcome=record.outcome) if ask.cached else None
         is_coming = record is not None or now - note.taken < note.ask.wait
-        return SharedFound(key) if is_coming and note.ask.timeout >= ask.timeout else None
+        return SharedRunAnswer(key) if is_coming and note.ask.timeout >= ask.timeout else None
 
     def _drop_old(self, now: float) -> None:
         while self._notes:

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from toolpool.contract.call import ToolCall
-from toolpool.contract.ledger.failure_memory import Seen
+from toolpool.contract.ledger.failure_memory import FailureHistory
 from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
@@ -60,7 +60,11 @@ class Acceptance:
         return {n: offer for n, offer in offers.items() if allowed is None or n in allowed}
 
     def judge(
-        self, call: ToolCall, allowed: Collection[str] | None, format: str, seen: Seen | None = None
+        self,
+        call: ToolCall,
+        allowed: Collection[str] | None,
+        format: str,
+        seen: FailureHistory | None = None,
     ) -> Accepted | ToolResult:
         """The call to queue, or its rejection. See `validate`."""
         cap = self._settings.calls_per_turn

@@ -95,7 +95,7 @@ class Availability:
     def _tell(self, turned: Iterable[Switch]) -> None:
         for switch in turned:
             told = Turned(tool=switch.tool, argument=switch.argument, denied=switch.on)
-            self._observers.tell("switched", told)
+            self._observers.notify("switched", told)
 
 
 def make_switch(

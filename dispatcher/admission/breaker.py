@@ -219,7 +219,7 @@ class Breaker:
         del self.circuits[tool]
 
     def _tell(self, tool: str, state: str) -> None:
-        self._observers.tell("circuit", tool, state)
+        self._observers.notify("circuit", tool, state)
 
     def _open(self, tool: str, circuit: _Circuit) -> None:
         log.error("circuit_opened tool=%s for %.0f s", tool, self._pause)

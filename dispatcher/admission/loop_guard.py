@@ -9,7 +9,7 @@ from toolpool.contract import encoding, logs
 from toolpool.contract.call import ToolCall
 from toolpool.contract.credentials import lacked
 from toolpool.contract.errors import ServerError
-from toolpool.contract.ledger.failure_memory import LoopLedger, Seen
+from toolpool.contract.ledger.failure_memory import FailureHistory, LoopLedger
 from toolpool.contract.outcome import Code, ErrorType
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
@@ -36,6 +36,8 @@ class LoopGuard:
         on_loop: Hook | None = None,
     ) -> None:
         self._ledger = ledger
+        self.suspects = ledger.suspects
+        """Whether a session has failures that `look` compares with; no round trip."""
         self._settings = settings
         self._on_loop = on_loop
         self._following: asyncio.Task[None] | None = None
@@ -58,13 +60,7 @@ class LoopGuard:
             await asyncio.gather(self._following, return_exceptions=True)
             self._following = None
 
-    def suspects(self, session_key: str) -> bool:
-        """Whether a session has failures that `look` compares with; no round trip."""
-        if not session_key or not self._settings.failure_loop_threshold:
-            return False
-        return self._ledger.suspects(session_key)
-
-    async def look(self, calls: Sequence[ToolCall], session_key: str) -> dict[int, Seen]:
+    async def look(self, calls: Sequence[ToolCall], session_key: str) -> dict[int, FailureHistory]:
         """The calls that keep failing or alternate, by index, with their history."""
         digests = [digest_of(call) for call in calls]
         try:
@@ -79,10 +75,14 @@ class LoopGuard:
         }
 
     async def refused(
-        self, calls: Sequence[ToolCall], looping: dict[int, Seen], session: str, turn: str | None
-    ) -> dict[int, Seen]:
+        self,
+        calls: Sequence[ToolCall],
+        looping: dict[int, FailureHistory],
+        session: str,
+        turn: str | None,
+    ) -> dict[int, FailureHistory]:
         """Those of `looping` that are refused. Observers and the hook are notified of each."""
-        refused: dict[int, Seen] = {}
+        refused: dict[int, FailureHistory] = {}
         for call in calls:
             found = looping.get(call.index)
             if found is not None and await self._is_refused(call, session, turn, found):
@@ -117,7 +117,7 @@ class LoopGuard:
             log.warning("loops_not_noted: %s", error)
 
     async def _is_refused(
-        self, call: ToolCall, session: str, turn: str | None, found: Seen
+        self, call: ToolCall, session: str, turn: str | None, found: FailureHistory
     ) -> bool:
         loop = Loop(
             session=session,
@@ -128,7 +128,7 @@ class LoopGuard:
             turn=turn,
         )
         log.warning("loop tool=%s call=%s failures=%d", loop.tool, loop.call_id, loop.failures)
-        self._observers.tell("looped", loop)
+        self._observers.notify("looped", loop)
         if self._settings.failure_loop_action == "warn":
             return False
         return not await self._ask(loop)

@@ -6,7 +6,7 @@ import msgspec
 
 from toolpool.contract import encoding, logs
 from toolpool.contract.call import Flaw, ToolCall
-from toolpool.contract.ledger.failure_memory import Seen
+from toolpool.contract.ledger.failure_memory import FailureHistory
 from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
 from toolpool.contract.schema import suggestions
@@ -37,7 +37,7 @@ def validate(
     aliases: Mapping[str, str] = _NO_ALIASES,
     format: str = "bare",
     repairs: bool = True,
-    seen: Seen | None = None,
+    seen: FailureHistory | None = None,
 ) -> Accepted | ToolResult:
     """The call to queue, or the result that tells the model what to correct.
 
@@ -111,7 +111,7 @@ def _checked(
 
 
 def _unusable(
-    call: ToolCall, code: Code, text: str, wording: Wording, seen: Seen | None
+    call: ToolCall, code: Code, text: str, wording: Wording, seen: FailureHistory | None
 ) -> ToolResult:
     """The rejection of a call that cannot run, with a stop notice if it keeps coming."""
     if seen is None:

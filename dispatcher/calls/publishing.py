@@ -98,7 +98,7 @@ class Publisher:
             tried_in=epoch,
         )
         confirmed_at = time.monotonic()
-        self._observers.tell("sent", self._queue.name, len(taken))
+        self._observers.notify("sent", self._queue.name, len(taken))
         unwanted: list[Pending] = []
         for pending, message, answer in zip(taken, batch.calls, answers, strict=True):
             if pending.outcome is not None:

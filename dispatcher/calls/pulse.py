@@ -35,7 +35,7 @@ async def beat(calls: Calls, pump: Pump, observers: Observers) -> None:
             in_flight=sum(not pending.is_run for pending in open_calls),
             dropped=observers.dropped,
         )
-        observers.tell("pulse", pulse)
+        observers.notify("pulse", pulse)
         due = time.monotonic() + PULSE_SECONDS
         await asyncio.sleep(PULSE_SECONDS)
 

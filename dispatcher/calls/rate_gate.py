@@ -17,7 +17,7 @@ from itertools import islice
 
 from toolpool.contract import logs
 from toolpool.contract.errors import ServerUnavailable
-from toolpool.contract.ledger.rate_counters import GRANTED, Ask, Note, Verdict
+from toolpool.contract.ledger.rate_counters import GRANTED, RateRelease, RateRequest, RateVerdict
 from toolpool.contract.outcome import Code, Outcome
 from toolpool.contract.rate_limits import RateLimits
 from toolpool.contract.rates import AT_ONCE, Limit
@@ -95,7 +95,7 @@ class RateGate:
         self._groups: dict[tuple[Limit, ...], _Group] = {}
         self._ready: dict[_Group, None] = {}
         """The groups that may ask now, the next one first."""
-        self._notes: deque[Note] = deque(maxlen=_NOTES_AT_MOST)
+        self._notes: deque[RateRelease] = deque(maxlen=_NOTES_AT_MOST)
         self._asking: asyncio.Task[None] | None = None
         self._server_is_away = False
         self._is_closed = False
@@ -196,7 +196,7 @@ class RateGate:
             self._wake()
 
     def _give_back(self, member: str, limits: tuple[Limit, ...]) -> None:
-        self._notes.append(Note(member, limits))
+        self._notes.append(RateRelease(member, limits))
         self._wake()
         for group in self._groups.values():
             if group.has_to_wait and group.full in limits:
@@ -218,7 +218,9 @@ class RateGate:
         drawn = [(pending, pending.key, limits) for pending, limits in self._draw()]
         now = time.monotonic()
         asks = [
-            Ask(key, "" if _is_sent(pending) else key, max(0.0, pending.start_by - now), limits)
+            RateRequest(
+                key, "" if _is_sent(pending) else key, max(0.0, pending.start_by - now), limits
+            )
             for pending, key, limits in drawn
         ]
         if not notes and not asks:
@@ -268,7 +270,7 @@ class RateGate:
         return False
 
     def _take(
-        self, pending: Pending, key: str, limits: tuple[Limit, ...], verdict: Verdict
+        self, pending: Pending, key: str, limits: tuple[Limit, ...], verdict: RateVerdict
     ) -> None:
         limited = pending.limited
         if limited is None or not limited.waits or pending.key != key:  # answered meanwhile
@@ -290,7 +292,7 @@ class RateGate:
         elif (group := self._groups[limits]) in self._ready:
             self._wait(group, verdict)
 
-    def _wait(self, group: _Group, verdict: Verdict) -> None:
+    def _wait(self, group: _Group, verdict: RateVerdict) -> None:
         """Let a group without a free place wait; answer its calls that could have none in time."""
         del self._ready[group]
         group.has_to_wait = True

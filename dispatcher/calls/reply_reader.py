@@ -81,7 +81,7 @@ class ReplyReader:
         if pending is not None and pending.outcome is None:
             self._calls.resolve(pending, reply.outcome)
         else:
-            self._observers.tell("late", root_of(reply.key), reply.outcome.worker)
+            self._observers.notify("late", root_of(reply.key), reply.outcome.worker)
 
     def _take_word_of_one(self, reply: Released | Passed | Progress | Decided) -> None:
         pending = self._calls.find(reply.key)

@@ -219,7 +219,7 @@ class Reporter:
                 more=len(found) - len(calls) + len(unsent_calls[_ANSWERED_AT_MOST:]),
             )
             body = signed_answer(self._envelope, answer)
-            await self._transport.tell(answer_stream(self._names, question), body)
+            await self._transport.send_reply(answer_stream(self._names, question), body)
         except Exception as error:  # noqa: BLE001 - whoever asks hears nothing, and says so
             log.warning("question_not_answered: %s", str(error) or type(error).__name__)
 

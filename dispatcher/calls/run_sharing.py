@@ -16,7 +16,7 @@ import msgspec
 from toolpool.contract import logs
 from toolpool.contract.envelope import Settled
 from toolpool.contract.errors import MessageRejected
-from toolpool.contract.ledger.shared_runs import SharedFound
+from toolpool.contract.ledger.shared_runs import SharedRunAnswer
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.dispatcher.calls import pending_factory
 from toolpool.dispatcher.calls.pending import Pending, Stage
@@ -243,12 +243,12 @@ class RunSharing:
                 answers = await self._ledger.ask([share.asks() for share in shares])
         except Exception as error:  # noqa: BLE001 - whatever it was, the calls run all the same
             log.warning("shared_runs_not_looked_up runs=%d: %s", len(shares), error)
-            answers = [SharedFound(share.key, is_new=True) for share in shares]
+            answers = [SharedRunAnswer(share.key, is_new=True) for share in shares]
         for share, found in zip(shares, answers, strict=True):
             if share.askers and not self._is_closed:
                 self._take(share, found)
 
-    def _take(self, share: SharedRun, found: SharedFound) -> None:
+    def _take(self, share: SharedRun, found: SharedRunAnswer) -> None:
         if found.is_new or not found.key.startswith(share.digest):  # the note may be forged
             self._begin(share, share.key, is_joined=False)
             return
@@ -271,7 +271,7 @@ class RunSharing:
         share.again(unless=found.key)
         self._gather(share)
 
-    def _reusable(self, found: SharedFound, share: SharedRun) -> Settled | None:
+    def _reusable(self, found: SharedRunAnswer, share: SharedRun) -> Settled | None:
         """The kept result if others may have it: a complete success that is not too old.
 
         Its age is by its signed time: the server's own data may be forged.

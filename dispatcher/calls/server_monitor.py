@@ -135,9 +135,9 @@ class ServerMonitor:
         """Report the workers that came and went since the last survey."""
         seen = {lease.id for lease in leases if not (lease.ended or lease.leaving)}
         for worker in seen - self._workers:
-            self._observers.tell("worker_up", worker)
+            self._observers.notify("worker_up", worker)
         for worker in self._workers - seen:
-            self._observers.tell("worker_down", worker)
+            self._observers.notify("worker_down", worker)
         self._workers = seen
 
     def _read(self, bodies: Iterable[bytes]) -> list[WorkerLease]:

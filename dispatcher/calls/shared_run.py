@@ -6,7 +6,7 @@ from asyncio import TimerHandle
 from toolpool.contract import encoding
 from toolpool.contract.call import ToolCall
 from toolpool.contract.ledger.lua_scripts import new_nonce
-from toolpool.contract.ledger.shared_runs import SharedAsk
+from toolpool.contract.ledger.shared_runs import SharedRunRequest
 from toolpool.contract.record_keys import root_of
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.calls.pending import Pending
@@ -101,12 +101,12 @@ class SharedRun:
         self.key, self.unless = self.digest + new_nonce(), root_of(unless)
         self.run, self.is_joined, self.is_over, self._asked = None, False, False, 0.0
 
-    def asks(self) -> SharedAsk:
+    def asks(self) -> SharedRunRequest:
         """The request to the ledger."""
         spec = next(iter(self.askers)).spec
         wait = max(asker.start_by for asker in self.askers) - time.monotonic()
         self._asked = self.timeout
-        return SharedAsk(
+        return SharedRunRequest(
             digest=self.digest,
             key=self.key,
             timeout=self.timeout,

@@ -24,7 +24,7 @@ from toolpool.dispatcher.formats import (
 from toolpool.dispatcher.formats.bare_calls import NAME as BARE
 from toolpool.dispatcher.formats.call_blocks import Reader, is_usable, stand_in
 from toolpool.dispatcher.formats.foreign_calls import foreign_form
-from toolpool.dispatcher.formats.sdk_objects import plain_data
+from toolpool.dispatcher.formats.sdk_objects import plain_data, plain_dict
 from toolpool.dispatcher.formats.stop_reasons import WHOLE, Ending, Verdict, ending
 from toolpool.dispatcher.messages import feedback
 from toolpool.dispatcher.messages.wording import PLAIN, Wording
@@ -208,7 +208,7 @@ def _plain(response: Any) -> tuple[Any, bool]:
             return arguments.load(response)
         except (ValueError, RecursionError):
             raise NotAResponse("not_json") from None
-    plain = plain_data(response)
+    plain = plain_dict(response) if isinstance(response, dict) else plain_data(response)
     if not isinstance(plain, (dict, list)):
         raise InvalidResponse(_what_was_passed(response))
     return plain, False

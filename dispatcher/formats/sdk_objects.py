@@ -18,15 +18,15 @@ _MADE_BY_SDKS = frozenset({"parsed", "parsed_arguments"})
 def plain_data(value: Any) -> Any:
     """An SDK's object, alone or inside plain data, as plain data for reading."""
     if isinstance(value, dict):
-        return _plain_dict(value)
+        return plain_dict(value)
     if isinstance(value, (list, tuple)):
         return [plain_data(item) for item in value]
     # Not in JSON mode: it turns an infinite number into null, and raises for non-Unicode text.
     return _dumped(value, exclude_unset=True)
 
 
-def _plain_dict(value: dict[str, Any]) -> dict[str, Any]:
-    """The same, fast if it contains no SDK object, as usual."""
+def plain_dict(value: dict[str, Any]) -> dict[str, Any]:
+    """A dict as `plain_data`, fast if it contains no SDK object, as usual."""
     changed: dict[str, Any] | None = None
     for key in _HOLDERS:
         inner = value.get(key)

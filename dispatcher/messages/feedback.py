@@ -10,7 +10,7 @@ from typing import Any
 
 from toolpool.contract.call import Flaw
 from toolpool.contract.credentials import Lack, lacked
-from toolpool.contract.ledger.failure_memory import Seen
+from toolpool.contract.ledger.failure_memory import FailureHistory
 from toolpool.contract.outcome import (
     BLOCKED_LOOP,
     NOT_COMPARABLE,
@@ -149,13 +149,13 @@ def no_response(reason: str, blanks: Mapping[str, str], wording: Wording = PLAIN
     return words.no_response.format(reason=words.unreadable[reason].format(**blanks))
 
 
-def loop(name: str, seen: Seen, wording: Wording = PLAIN) -> str:
+def loop(name: str, seen: FailureHistory, wording: Wording = PLAIN) -> str:
     """A call that keeps failing in the same way."""
     template = wording.words.loop_in_turns if seen.alternates else wording.words.loop
     return template.format(name=name, count=seen.failures)
 
 
-def again(seen: Seen, wording: Wording = PLAIN) -> str:
+def again(seen: FailureHistory, wording: Wording = PLAIN) -> str:
     """The addition to a rejection that keeps recurring."""
     template = wording.words.again_in_turns if seen.alternates else wording.words.again
     return template.format(count=seen.failures)

@@ -222,7 +222,7 @@ class Transport(Protocol):
         """The notes of a session, the oldest first."""
         ...
 
-    async def tell(self, reply: str, body: bytes) -> None:
+    async def send_reply(self, stream: str, body: bytes) -> None:
         """Put a message on a reply stream, once. May raise `ServerError`."""
         ...
 

@@ -208,9 +208,9 @@ class MemoryTransport:
         """The notes of a session, the oldest first."""
         return [note for note in self._turns if note.session == session]
 
-    async def tell(self, reply: str, body: bytes) -> None:
+    async def send_reply(self, stream: str, body: bytes) -> None:
         """Put a message on a reply stream, once."""
-        await self._server.tell(reply, body)
+        await self._server.send_reply(stream, body)
 
     async def survey(self, queues: Sequence[str], report: bytes = b"") -> Survey:
         """The state of workers and queues. The report is dropped: no command reads it."""

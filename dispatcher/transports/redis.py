@@ -409,9 +409,9 @@ class RedisTransport:
                     found.append(TurnNote(session, turn, name, stop, told=not said))
         return found
 
-    async def tell(self, reply: str, body: bytes) -> None:
+    async def send_reply(self, stream: str, body: bytes) -> None:
         """Put a message on a reply stream, once."""
-        await self._scripts.tell(reply, body)
+        await self._scripts.send_reply(stream, body)
 
     async def survey(self, queues: Sequence[str], report: bytes = b"") -> Survey:
         """The state of workers and queues; stores a dispatcher's signed report for operators."""

@@ -15,11 +15,11 @@ import pytest
 from tests.waiting import eventually
 from toolpool.contract.ledger.approval_steps import (
     ApprovalLedger,
-    Asking,
-    Deciding,
-    Found,
+    ApprovalRecord,
+    DecisionStep,
     MemoryApprovals,
     RedisApprovals,
+    WaitStep,
 )
 from toolpool.contract.ledger.lua_scripts import LuaScripts, new_nonce
 from toolpool.contract.ledger.memory_server import MemoryServer
@@ -58,16 +58,16 @@ class Server:
     reply: Callable[[str], str]
     epoch: str = ""
 
-    async def ask(self, by: str = "one", good: float = HOUR, **more: object) -> Found:
+    async def ask(self, by: str = "one", good: float = HOUR, **more: object) -> ApprovalRecord:
         fields = {"key": "a", "nonce": new_nonce(), "request": b"r", "rerunnable": False}
         times = {"ends_at": time.time() + good, "kept": good + HOUR, "keep": HOUR}
-        asking = Asking(**{**fields, **times, "asked_at": time.time(), **more})  # type: ignore[arg-type]
+        asking = WaitStep(**{**fields, **times, "asked_at": time.time(), **more})  # type: ignore[arg-type]
         found = await self.make(by).ask(asking, now=time.time())
         self.epoch = found.epoch
         return found
 
     async def decide(self, *, approved: bool = True, decision: bytes = b"d") -> str:
-        deciding = Deciding(
+        deciding = DecisionStep(
             key="a",
             nonce=new_nonce(),
             decision=decision,
@@ -335,7 +335,7 @@ async def test_of_several_dispatchers_only_one_takes_an_orphaned_approved_call(
 
 async def test_what_was_approved_and_not_sent_in_time_is_not_sent(server: Server) -> None:
     await server.ask()
-    deciding = Deciding(
+    deciding = DecisionStep(
         key="a", nonce="n", decision=b"d", notice=b"", approved=True, ends_at=time.time() - 1
     )
     await server.make("one").decide(deciding, now=time.time())
@@ -368,9 +368,9 @@ async def test_what_a_provider_runs_is_used_up_once(server: Server) -> None:
 async def test_exactly_one_dispatcher_reports_the_outcome(server: Server) -> None:
     one, two = server.make("one"), server.make("two")
     await server.ask()
-    told = await asyncio.gather(*(each.is_untold("a") for each in (one, two, one, two)))
+    told = await asyncio.gather(*(each.claim_notice("a") for each in (one, two, one, two)))
     assert sorted(told) == [False, False, False, True]
-    assert not await one.is_untold("nothing")
+    assert not await one.claim_notice("nothing")
 
 
 async def test_what_was_never_approved_is_not_claimed_after_an_earlier_run_of_it_was_held(
@@ -404,7 +404,7 @@ async def test_what_a_living_dispatcher_holds_back_hides_nothing_of_a_dead_one(
 ) -> None:
     """Hundreds wait at a rate limit of the one that asked."""
     await server.live("two", True)
-    deciding = Deciding(
+    deciding = DecisionStep(
         key="", nonce="n", decision=b"d", notice=b"", approved=True, ends_at=time.time() + HOUR
     )
     for n in range(300):
@@ -426,7 +426,7 @@ async def test_what_was_decided_is_known_as_long_as_a_handle_of_it_may_be_good(
     """It may have been given for ten days, and was decided in the first minute."""
     good = 240 * HOUR
     await server.ask(good=good, kept=good + HOUR, keep=HOUR)
-    deciding = Deciding(
+    deciding = DecisionStep(
         key="a", nonce="n", decision=b"d", notice=b"", approved=approved,
         ends_at=time.time() + good, no=b"denied", doubtful=b"doubtful",
     )  # fmt: skip

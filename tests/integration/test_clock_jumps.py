@@ -28,7 +28,7 @@ from toolpool.contract.approval_messages import (
 )
 from toolpool.contract.envelope import CallMessage, Envelope
 from toolpool.contract.fleet_clock import fleet_time
-from toolpool.contract.ledger.approval_steps import Asking, Deciding
+from toolpool.contract.ledger.approval_steps import DecisionStep, WaitStep
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.ledger.protocols import (
     NEW,
@@ -40,7 +40,7 @@ from toolpool.contract.ledger.protocols import (
     Opening,
     Settlement,
 )
-from toolpool.contract.ledger.rate_counters import Ask, Note, start_of
+from toolpool.contract.ledger.rate_counters import RateRelease, RateRequest, start_of
 from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.contract.rates import AT_ONCE, Limit, Rate, rate_of
 from toolpool.contract.redis_keys import RedisKeys
@@ -334,7 +334,7 @@ async def test_ages_of_workers_and_dispatchers_are_in_fleet_time(jumping: Jumpin
             await eventually(are_told, "both are up for seconds")
 
 
-def deciding(request: ApprovalRequest, now: float) -> Deciding:
+def deciding(request: ApprovalRequest, now: float) -> DecisionStep:
     """Somebody approves."""
     decision = ApprovalDecision(
         key=request.id,
@@ -347,7 +347,7 @@ def deciding(request: ApprovalRequest, now: float) -> Deciding:
         ends_at=request.expires_at + 60.0,
     )
     body = signed_decision(ENVELOPE, decision)
-    return Deciding(
+    return DecisionStep(
         key=request.id, nonce="n", decision=body, notice=body, approved=True, ends_at=now + 60.0
     )
 
@@ -368,7 +368,7 @@ async def test_what_waits_for_a_person_waits_as_long_across_a_jump(
             asked_at=now,
             expires_at=now + good,
         )
-        asking = Asking(
+        asking = WaitStep(
             key=key,
             nonce=f"n{key}",
             request=signed_request(ENVELOPE, request),
@@ -408,12 +408,12 @@ async def test_a_rate_counts_on_across_a_jump(
     limit = Limit("l", rate_of("2/min"), "tool")
 
     async def asked(transport: RedisTransport, *members: str) -> list[bool]:
-        asks = [Ask(member, member, 5.0, (limit,)) for member in members]
+        asks = [RateRequest(member, member, 5.0, (limit,)) for member in members]
         now, soon = transport.server_time(), time.monotonic() + 5.0
         found = await transport.rates.take([], asks, now=now, give_up_at=soon)
         return [verdict.may_go for verdict in found]
 
-    started = [Note(start_of(member, "n"), (limit,), started=True) for member in "ab"]
+    started = [RateRelease(start_of(member, "n"), (limit,), started=True) for member in "ab"]
     await one.rates.take(started, [], now=one.server_time(), give_up_at=time.monotonic() + 5.0)
     jumping.jump(jump)
     assert await asked(two, "c", "d") == [False, False]
@@ -421,7 +421,7 @@ async def test_a_rate_counts_on_across_a_jump(
     assert await asked(one, "c", "d") == [False, False]
     found = await one.rates.take(
         [],
-        [Ask("c", "c", 5.0, (limit,))],
+        [RateRequest("c", "c", 5.0, (limit,))],
         now=one.server_time() + 61.0,
         give_up_at=time.monotonic() + 5.0,
     )
@@ -554,7 +554,7 @@ async def test_a_call_of_a_worker_whose_lease_is_gone_keeps_its_place_for_a_whil
     limit = Limit("running", Rate(1, AT_ONCE), "tool")
 
     async def may_start(key: str) -> bool:
-        asked, soon = Ask(key, key, 5.0, (limit,)), time.monotonic() + 5.0
+        asked, soon = RateRequest(key, key, 5.0, (limit,)), time.monotonic() + 5.0
         [found] = await two.rates.take([], [asked], now=two.server_time(), give_up_at=soon)
         return found.may_go
 
@@ -572,7 +572,7 @@ async def test_a_call_of_a_worker_whose_lease_is_gone_keeps_its_place_for_a_whil
         jumping.jump(30.0)
         client.hset(names.call("k"), "state", "open")  # it is to be started again
         assert await may_start("other")
-        note = Note("other", (limit,))
+        note = RateRelease("other", (limit,))
         await two.rates.take([note], [], now=two.server_time(), give_up_at=soon)
         await surveys(transports)
         client.set(names.worker("w2"), "{}", px=8000)

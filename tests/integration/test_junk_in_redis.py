@@ -19,7 +19,7 @@ from tests.integration.test_deadlines import worker
 from tests.waiting import eventually
 from toolpool import AskApproval, Dispatcher, Hooks
 from toolpool.contract import encoding
-from toolpool.contract.ledger.approval_steps import Deciding, RedisApprovals
+from toolpool.contract.ledger.approval_steps import DecisionStep, RedisApprovals
 from toolpool.contract.ledger.lua_scripts import LuaScripts
 from toolpool.contract.ledger.protocols import (
     NEW,
@@ -34,7 +34,7 @@ from toolpool.contract.ledger.protocols import (
     Settlement,
 )
 from toolpool.contract.ledger.redis_ledger import RedisLedger
-from toolpool.contract.ledger.shared_runs import RedisShared, SharedAsk
+from toolpool.contract.ledger.shared_runs import RedisShared, SharedRunRequest
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server.connection import open_async
 from toolpool.contract.settings import Settings
@@ -277,7 +277,7 @@ async def test_junk_in_the_fields_of_a_record_fails_no_step_for_other_calls(
         assert await approvals.waiting(9, now=1.0) is not None
         assert (await transport.states(["junk", "absent"]))[1] is None
         await approvals.read("junk", now=1.0, unsent_in="junk")
-        await approvals.decide(Deciding("junk", "n", b"yes", b"told", True, 9.0), now=1.0)
+        await approvals.decide(DecisionStep("junk", "n", b"yes", b"told", True, 9.0), now=1.0)
     assert await connection.get(AWAY) == b"theirs"
     await connection.delete(NAMES.approvals(encoding.digest(settings.tenant)))
     await transport.close()
@@ -290,7 +290,7 @@ async def test_records_that_look_like_retries_hold_the_server_up_only_so_long(
     connection = open_async(Settings(redis_url=redis_url))
     shared = RedisShared(LuaScripts(connection), NAMES)
     run = "a" * 32
-    ask = SharedAsk(run, run, timeout=10.0, wait=10.0, cached=5.0)
+    ask = SharedRunRequest(run, run, timeout=10.0, wait=10.0, cached=5.0)
     await shared.ask([ask])
     pipeline = connection.pipeline()
     for number in range(1, 3001):

@@ -8,7 +8,12 @@ import redis
 
 from tests.integration.fleet import call, connected, running
 from tests.waiting import eventually
-from toolpool.contract.ledger.failure_memory import LoopLedger, MemoryLoops, RedisLoops, Seen
+from toolpool.contract.ledger.failure_memory import (
+    FailureHistory,
+    LoopLedger,
+    MemoryLoops,
+    RedisLoops,
+)
 from toolpool.contract.ledger.lua_scripts import LuaScripts
 from toolpool.contract.outcome import Code
 from toolpool.contract.redis_keys import RedisKeys
@@ -30,7 +35,7 @@ async def ledger(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterato
         yield RedisLoops(LuaScripts(client), client, NAMES)
 
 
-async def look(ledger: LoopLedger, *digests: str) -> list[Seen]:
+async def look(ledger: LoopLedger, *digests: str) -> list[FailureHistory]:
     return await ledger.look("s", digests, time.monotonic() + 5)
 
 
@@ -43,15 +48,23 @@ async def test_both_kinds_of_memory_say_the_same(ledger: LoopLedger) -> None:
     await note(ledger, ("a", True), ("b", True))
     assert ledger.suspects("s")
     assert not ledger.suspects("t")
-    assert await look(ledger, "a", "b", "c") == [Seen(1, False), Seen(1, False), Seen(0, False)]
+    assert await look(ledger, "a", "b", "c") == [
+        FailureHistory(1, False),
+        FailureHistory(1, False),
+        FailureHistory(0, False),
+    ]
     await note(ledger, ("a", True))
-    assert await look(ledger, "a", "b") == [Seen(2, False), Seen(1, True)]
+    assert await look(ledger, "a", "b") == [FailureHistory(2, False), FailureHistory(1, True)]
     await note(ledger, ("a", True))
-    assert await look(ledger, "a", "b") == [Seen(3, False), Seen(1, False)]
+    assert await look(ledger, "a", "b") == [FailureHistory(3, False), FailureHistory(1, False)]
     await note(ledger, ("a", False), ("c", True))
-    assert await look(ledger, "a", "b", "c") == [Seen(0, False), Seen(1, False), Seen(1, False)]
+    assert await look(ledger, "a", "b", "c") == [
+        FailureHistory(0, False),
+        FailureHistory(1, False),
+        FailureHistory(1, False),
+    ]
     await note(ledger, *[("d", True)] * 40)
-    assert await look(ledger, "b", "d") == [Seen(0, False), Seen(32, False)]
+    assert await look(ledger, "b", "d") == [FailureHistory(0, False), FailureHistory(32, False)]
 
 
 async def test_what_is_remembered_expires(redis_url: str) -> None:

@@ -420,3 +420,28 @@ async def test_a_message_from_before_its_record_runs_nothing(
     assert not trace.exists()
     turn.cancel()
     await asyncio.gather(turn, return_exceptions=True)
+
+
+# --- sound, and held
+
+
+async def test_a_message_that_a_busy_worker_holds_is_noted_as_unacknowledged(
+    tmp_path: Path,
+) -> None:
+    """Otherwise nobody sends it again if the worker dies."""
+    gate, trace = tmp_path / "gate", tmp_path / "trace"
+    with fleets.running("tests.fleets.road", slots_loop=1) as fleet:
+        assert fleet.settings.redis_url is not None
+        with redis.Redis.from_url(fleet.settings.redis_url) as client:
+            async with fleets.connected(fleet) as dispatcher:
+                calls = [
+                    asyncio.create_task(
+                        dispatcher.dispatch(call("hold", str(n), gate=str(gate), trace=str(trace)))
+                    )
+                    for n in range(2)
+                ]
+                await eventually(lambda: client.hlen(UNACKED) == 1, "the second message is held")
+                assert client.zcard(f"{UNACKED}_index") == 1
+                gate.touch()
+                assert all(turn.ok for turn in await asyncio.gather(*calls))
+                await eventually(lambda: not client.exists(UNACKED), "it is acknowledged")

@@ -11,11 +11,11 @@ from tests.ledger.servers import NAMES, RealRedis
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.ledger.protocols import LIMITED, Claim
 from toolpool.contract.ledger.rate_counters import (
-    Ask,
     MemoryRates,
-    Note,
+    RateRelease,
+    RateRequest,
+    RateVerdict,
     RedisRates,
-    Verdict,
     start_of,
 )
 from toolpool.contract.ledger.redis_ledger import RedisLedger
@@ -52,8 +52,10 @@ MEMBERS = tuple("abcdefg")
 members = st.sampled_from(MEMBERS)
 under = st.lists(st.sampled_from(LIMITS), min_size=1, max_size=3, unique=True).map(tuple)
 holds = st.sampled_from((0.001, 900.0))
-asks = st.builds(lambda name, hold, limits: Ask(name, name, hold, limits), members, holds, under)
-notes = st.builds(Note, members, under, st.just(False))
+asks = st.builds(
+    lambda name, hold, limits: RateRequest(name, name, hold, limits), members, holds, under
+)
+notes = st.builds(RateRelease, members, under, st.just(False))
 
 
 class PlacesMachine(RuleBasedStateMachine):
@@ -72,7 +74,7 @@ class PlacesMachine(RuleBasedStateMachine):
         """Who has a place under each limit of more than a moment."""
 
     @rule(told=st.lists(notes, max_size=3), asked=st.lists(asks, max_size=6), again=st.booleans())
-    def take(self, told: list[Note], asked: list[Ask], again: bool) -> None:
+    def take(self, told: list[RateRelease], asked: list[RateRequest], again: bool) -> None:
         """A step, and the same step once more as a client sends it that lost the answer."""
         answers = self._both(told, asked)
         repeated = self._both([], asked) if again else answers
@@ -82,10 +84,10 @@ class PlacesMachine(RuleBasedStateMachine):
                 assert other.may_go or self._is_told_away(told, ask)
 
     @staticmethod
-    def _is_told_away(told: list[Note], ask: Ask) -> bool:
+    def _is_told_away(told: list[RateRelease], ask: RateRequest) -> bool:
         return any(note.member == ask.member for note in told)
 
-    def _both(self, told: list[Note], asked: list[Ask]) -> list[Verdict]:
+    def _both(self, told: list[RateRelease], asked: list[RateRequest]) -> list[RateVerdict]:
         soon = time.monotonic() + 10.0
         now = time.time()
         real = self.real.run(self.redis.take(told, asked, now=now, give_up_at=soon))
@@ -98,10 +100,12 @@ class PlacesMachine(RuleBasedStateMachine):
         return list(real)
 
     @staticmethod
-    def _said(verdict: Verdict) -> tuple[bool, bool, str]:
+    def _said(verdict: RateVerdict) -> tuple[bool, bool, str]:
         return verdict.may_go, verdict.is_known, verdict.limit.name if verdict.limit else ""
 
-    def _count(self, told: list[Note], asked: list[Ask], answers: list[Verdict]) -> None:
+    def _count(
+        self, told: list[RateRelease], asked: list[RateRequest], answers: list[RateVerdict]
+    ) -> None:
         """What was granted never exceeds a limit."""
         for note in told:
             for limit in note.limits:
@@ -139,9 +143,9 @@ class PlacesMachine(RuleBasedStateMachine):
                 assert len(held) <= limit.rate.most
         windows = tuple(limit for limit in limits if limit.rate.seconds)
         running = tuple(limit for limit in limits if not limit.rate.seconds)
-        self._both([Note(start_of(member, nonce), windows, started=True)], [])
+        self._both([RateRelease(start_of(member, nonce), windows, started=True)], [])
         if ends:
-            self._both([Note(start_of(member, nonce, "w"), running)], [])
+            self._both([RateRelease(start_of(member, nonce, "w"), running)], [])
 
     @rule(
         member=members,
@@ -209,7 +213,7 @@ def test_a_place_comes_free_by_itself(redis_url: str) -> None:
     redis = RedisRates(real._steps, NAMES, queue_timeout=30.0)
     for rates in (MemoryRates(lambda record: False), redis):
         for member in "abc":
-            asked = [Ask(member, member, 0.001, (limit,))]
+            asked = [RateRequest(member, member, 0.001, (limit,))]
             soon, now = time.monotonic() + 10.0, time.time()
             (answer,) = real.run(rates.take([], asked, now=now, give_up_at=soon))
             assert answer.may_go

@@ -20,7 +20,7 @@ from tests.waiting import eventually
 from toolpool import Dispatcher, tool
 from toolpool.contract.envelope import Envelope
 from toolpool.contract.ledger.lua_scripts import LuaScripts
-from toolpool.contract.ledger.rate_counters import GRANTED, Ask, RedisRates
+from toolpool.contract.ledger.rate_counters import GRANTED, RateRequest, RedisRates
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.rate_limits import RateLimits
 from toolpool.contract.redis_keys import RedisKeys
@@ -175,7 +175,7 @@ async def test_places_that_a_dispatcher_died_with_come_free(fleet: LocalFleet, t
     client = connection.open_async(fleet.settings)
     rates = RedisRates(LuaScripts(client), RedisKeys(fleet.settings.key_prefix), queue_timeout=30.0)
     limits = RateLimits(fleet.settings).of(limited.hit.spec, None, fleet.settings.tenant)
-    asks = [Ask(f"dead{n}", f"dead{n}", 1.0, limits) for n in range(40)]
+    asks = [RateRequest(f"dead{n}", f"dead{n}", 1.0, limits) for n in range(40)]
 
     async def taken() -> bool:
         soon = time.monotonic() + 5.0

@@ -11,7 +11,12 @@ from toolpool.contract.ledger.lua_scripts import LuaScripts
 from toolpool.contract.ledger.memory_server import MemoryServer
 from toolpool.contract.ledger.protocols import Claim, Opening, Settlement
 from toolpool.contract.ledger.redis_ledger import RedisLedger
-from toolpool.contract.ledger.shared_runs import RedisShared, SharedAsk, SharedFound, SharedLedger
+from toolpool.contract.ledger.shared_runs import (
+    RedisShared,
+    SharedLedger,
+    SharedRunAnswer,
+    SharedRunRequest,
+)
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
@@ -39,9 +44,9 @@ class Both(NamedTuple):
         settlement = Settlement(key, "nonce", KEPT, "r", body)
         await self.records.settle([settlement], give_up_at=_soon())
 
-    async def ask(self, key: str, **more: Any) -> SharedFound:
+    async def ask(self, key: str, **more: Any) -> SharedRunAnswer:
         given = {"timeout": 10.0, "wait": 10.0, "cached": 5.0} | more
-        (found,) = await self.shared.ask([SharedAsk(key[:32], key, **given)])
+        (found,) = await self.shared.ask([SharedRunRequest(key[:32], key, **given)])
         return found
 
 
@@ -62,25 +67,27 @@ def _soon() -> float:
     return time.monotonic() + 10.0
 
 
-def new(key: str) -> SharedFound:
-    return SharedFound(key, is_new=True)
+def new(key: str) -> SharedRunAnswer:
+    return SharedRunAnswer(key, is_new=True)
 
 
 async def test_the_first_takes_its_key_and_the_others_join(both: Both) -> None:
     assert await both.ask(DIGEST + "1") == new(DIGEST + "1")
-    assert await both.ask(DIGEST + "2") == SharedFound(DIGEST + "1"), "though it is not opened yet"
+    assert await both.ask(DIGEST + "2") == SharedRunAnswer(DIGEST + "1"), (
+        "though it is not opened yet"
+    )
     await both.open(DIGEST + "1")
-    assert await both.ask(DIGEST + "3") == SharedFound(DIGEST + "1")
+    assert await both.ask(DIGEST + "3") == SharedRunAnswer(DIGEST + "1")
     assert await both.ask(OTHER + "1") == new(OTHER + "1")
 
 
 async def test_many_are_answered_in_their_order(both: Both) -> None:
     asks = [
-        SharedAsk(digest, digest + word, timeout=1, wait=1, cached=0)
+        SharedRunRequest(digest, digest + word, timeout=1, wait=1, cached=0)
         for digest, word in ((DIGEST, "1"), (OTHER, "1"), (DIGEST, "2"))
     ]
     assert await both.shared.ask(asks) == [
-        new(DIGEST + "1"), new(OTHER + "1"), SharedFound(DIGEST + "1"),
+        new(DIGEST + "1"), new(OTHER + "1"), SharedRunAnswer(DIGEST + "1"),
     ]  # fmt: skip
     assert await both.shared.ask([]) == []
 
@@ -108,10 +115,10 @@ async def test_the_last_retry_of_a_run_stands_for_it(both: Both) -> None:
     await both.open(DIGEST + "1")
     await both.settle(DIGEST + "1", b"failed")
     await both.open(DIGEST + "1.1")
-    assert await both.ask(DIGEST + "2") == SharedFound(DIGEST + "1.1")
-    assert await both.ask(DIGEST + "2", cached=0.0) == SharedFound(DIGEST + "1.1")
+    assert await both.ask(DIGEST + "2") == SharedRunAnswer(DIGEST + "1.1")
+    assert await both.ask(DIGEST + "2", cached=0.0) == SharedRunAnswer(DIGEST + "1.1")
     await both.settle(DIGEST + "1.1")
-    assert await both.ask(DIGEST + "2") == SharedFound(DIGEST + "1.1", outcome=b"outcome")
+    assert await both.ask(DIGEST + "2") == SharedRunAnswer(DIGEST + "1.1", outcome=b"outcome")
     assert await both.ask(DIGEST + "2", unless=DIGEST + "1") == new(DIGEST + "2")
 
 
@@ -119,13 +126,13 @@ async def test_who_must_not_have_what_began_before_takes_its_own_key(both: Both)
     await both.ask(DIGEST + "1")
     await both.open(DIGEST + "1")
     assert await both.ask(DIGEST + "2", anew=True) == new(DIGEST + "2")
-    assert await both.ask(DIGEST + "3") == SharedFound(DIGEST + "2"), "the newest"
+    assert await both.ask(DIGEST + "3") == SharedRunAnswer(DIGEST + "2"), "the newest"
 
 
 async def test_a_failed_run_is_not_joined_again_by_the_same_asker(both: Both) -> None:
     await both.ask(DIGEST + "1")
     assert await both.ask(DIGEST + "2", unless=DIGEST + "1") == new(DIGEST + "2")
-    assert await both.ask(DIGEST + "3", unless=DIGEST + "1") == SharedFound(DIGEST + "2")
+    assert await both.ask(DIGEST + "3", unless=DIGEST + "1") == SharedRunAnswer(DIGEST + "2")
 
 
 async def test_one_with_more_time_takes_its_own_key_but_any_result(both: Both) -> None:
@@ -139,5 +146,5 @@ async def test_one_with_more_time_takes_its_own_key_but_any_result(both: Both) -
 
 async def test_a_note_of_a_run_with_another_digest_is_ignored(both: Both) -> None:
     await both.ask(OTHER + "1")
-    ask = SharedAsk(OTHER, DIGEST + "1", timeout=1, wait=1, cached=5)
+    ask = SharedRunRequest(OTHER, DIGEST + "1", timeout=1, wait=1, cached=5)
     assert await both.shared.ask([ask]) == [new(DIGEST + "1")]

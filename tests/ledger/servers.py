@@ -10,10 +10,10 @@ import redis
 from tests.chaos.wall_clock import WallClock
 from toolpool.contract.ledger.approval_steps import (
     ApprovalLedger,
-    Asking,
-    Deciding,
+    DecisionStep,
     MemoryApprovals,
     RedisApprovals,
+    WaitStep,
 )
 from toolpool.contract.ledger.lua_scripts import LuaScripts
 from toolpool.contract.ledger.memory_server import MemoryServer
@@ -112,7 +112,7 @@ class Real:
         self, key: str, nonce: str, reply: str, rerun: bool, again: bool
     ) -> tuple[str, str, str]:
         now = time.time()
-        asking = Asking(
+        asking = WaitStep(
             key, nonce, b"request", rerun, now + LONG, KEPT, KEPT, now + 2 * LONG, again
         )
         found = self.run(self.approvals(reply).ask(asking, now=now))
@@ -122,7 +122,7 @@ class Real:
         self, key: str, nonce: str, approved: bool, late: bool, bodies: dict[str, bytes]
     ) -> str:
         now = time.time()
-        deciding = Deciding(
+        deciding = DecisionStep(
             key, nonce, bodies["decision"], bodies["notice"], approved, now + LONG,
             no=bodies["no"], doubtful=bodies["unknown"],
         )  # fmt: skip

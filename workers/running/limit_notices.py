@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from toolpool.contract import logs
 from toolpool.contract.errors import ServerUnavailable
-from toolpool.contract.ledger.rate_counters import Note, RateLedger, start_of
+from toolpool.contract.ledger.rate_counters import RateLedger, RateRelease, start_of
 from toolpool.contract.rates import AT_ONCE, Limit
 
 log = logs.logger("starts")
@@ -27,27 +27,27 @@ class LimitNotices:
         self._worker = worker
         self.server_time: Callable[[], float] = time.time
         """Unix time by the server's clock."""
-        self._notes: deque[Note] = deque(maxlen=_AT_MOST)
+        self._notes: deque[RateRelease] = deque(maxlen=_AT_MOST)
         self._sending: asyncio.Task[None] | None = None
 
     def begun(self, key: str, nonce: str, limits: tuple[Limit, ...]) -> None:
         """Report that a tool was entered."""
         if windows := _windows(limits):
-            self._notes.append(Note(start_of(key, nonce), windows, started=True))
+            self._notes.append(RateRelease(start_of(key, nonce), windows, started=True))
             self._flush()
 
     def never_begun(self, key: str, nonce: str, limits: tuple[Limit, ...]) -> None:
         """Report that a call was claimed, or may have been, and is not run: free its places."""
         if windows := _windows(limits):
-            self._notes.append(Note(start_of(key, nonce), windows))
+            self._notes.append(RateRelease(start_of(key, nonce), windows))
         if running := _running(limits):
-            self._notes.append(Note(start_of(key, nonce, self._worker), running))
+            self._notes.append(RateRelease(start_of(key, nonce, self._worker), running))
         self._flush()
 
     async def ended(self, key: str, nonce: str, limits: tuple[Limit, ...]) -> None:
         """Report that a call has ended. Returns when its place is free, or after a moment."""
         if running := _running(limits):
-            self._notes.append(Note(start_of(key, nonce, self._worker), running))
+            self._notes.append(RateRelease(start_of(key, nonce, self._worker), running))
             await asyncio.wait({self._flush()}, timeout=_END_SECONDS)
 
     def _flush(self) -> "asyncio.Task[None]":

@@ -45,7 +45,7 @@ class MessageReader:
 
     def refuse(self, reason: str, why: str) -> None:
         """Log a dropped message; `why` must not contain its content."""
-        self._observers.tell("refused", reason)
+        self._observers.notify("refused", reason)
         now = time.monotonic()
         if now >= self._window_ends:
             self._say_rest()

@@ -261,9 +261,9 @@ class Settler:
 
     async def _send_notice(self, reply: str, body: bytes) -> None:
         try:
-            await self._ledger.tell(reply, body)
+            await self._ledger.send_reply(reply, body)
         except Exception as error:  # noqa: BLE001 - best effort: the outcome says it too
-            log.info("started_not_told: %s", error)
+            log.info("start_notice_failed: %s", error)
 
     async def _note_ended(self, keys: tuple[str, ...]) -> None:
         try:

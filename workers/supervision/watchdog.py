@@ -101,7 +101,7 @@ class Watchdog:
             blocked.seconds,
             logs.lines(blocked.stack),
         )
-        self._observers.tell("blocked", blocked)
+        self._observers.notify("blocked", blocked)
 
 
 def _blocked(frame: FrameType | None, lag: float, *, is_fatal: bool) -> Blocked:

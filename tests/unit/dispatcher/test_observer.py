@@ -352,9 +352,9 @@ def test_quick_observers_are_told_everything_in_order_whatever_they_raise(
     observers = Observers()
     observers.add(Failing(first))
     observers.add(Failing(second))
-    observers.tell("sent", "q", 1)
-    observers.tell("pulse", 2)
-    observers.tell("sent", "q", 3)
+    observers.notify("sent", "q", 1)
+    observers.notify("pulse", 2)
+    observers.notify("sent", "q", 3)
     assert first == second == ["sent 1", "pulse 2", "sent 3"]
     assert any("observer_failed" in line for line in caplog.messages)
 
@@ -369,7 +369,7 @@ async def test_a_slow_observer_is_never_called_on_the_event_loop() -> None:
     told: list[str] = []
     observers = Observers([Slow(told)])
     observers.start()
-    observers.tell("sent", "q", 2)
+    observers.notify("sent", "q", 2)
     observers.close()
     assert told == ["toolpool-observer"]
 

@@ -55,7 +55,7 @@ async def test_a_quick_observer_is_told_each_moment_where_it_happens(
 ) -> None:
     facts = observers.started(CALL, BATCH, 10, 1.0)
     observers.ended(CALL, DONE, 0.5, facts)
-    lost = threading.Thread(target=observers.tell, args=("server_lost", "refused"))
+    lost = threading.Thread(target=observers.notify, args=("server_lost", "refused"))
     lost.start()
     lost.join()
     told = ["started", "content", "ended", "server_lost"]

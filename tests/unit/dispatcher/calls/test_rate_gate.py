@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.dispatcher.samples import HeldTransport, Told, away, pending, services, turns
 from tests.waiting import eventually
-from toolpool.contract.ledger.rate_counters import Ask, Note, Verdict, start_of
+from toolpool.contract.ledger.rate_counters import RateRelease, RateRequest, RateVerdict, start_of
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.rates import Limit, rate_of
 from toolpool.contract.redis_keys import RedisKeys
@@ -26,20 +26,27 @@ class Rates:
 
     def __init__(self, real: Any) -> None:
         self.real = real
-        self.steps: list[tuple[list[Note], list[Ask]]] = []
+        self.steps: list[tuple[list[RateRelease], list[RateRequest]]] = []
         self.fails: list[Exception] = []
         self.gate = asyncio.Event()
         self.gate.set()
 
     async def take(
-        self, notes: Sequence[Note], asks: Sequence[Ask], *, now: float, give_up_at: float
-    ) -> list[Verdict]:
+        self,
+        notes: Sequence[RateRelease],
+        asks: Sequence[RateRequest],
+        *,
+        now: float,
+        give_up_at: float,
+    ) -> list[RateVerdict]:
         self.steps.append((list(notes), list(asks)))
         await self.gate.wait()
         await asyncio.sleep(0)
         if self.fails:
             raise self.fails.pop(0)
-        verdicts: list[Verdict] = await self.real.take(notes, asks, now=now, give_up_at=give_up_at)
+        verdicts: list[RateVerdict] = await self.real.take(
+            notes, asks, now=now, give_up_at=give_up_at
+        )
         return verdicts
 
 

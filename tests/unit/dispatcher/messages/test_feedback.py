@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolpool.contract.call import Flaw
-from toolpool.contract.ledger.failure_memory import Seen
+from toolpool.contract.ledger.failure_memory import FailureHistory
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.validator import SchemaValidator
@@ -640,15 +640,15 @@ def test_the_other_rejections_in_both_languages() -> None:
     assert feedback.no_response("malformed_call", {"why": "MALFORMED"}, zh) == (
         "请使用有效格式重试。无法读取上一个响应：其工具调用格式有误（MALFORMED）。"
     )
-    assert feedback.loop("t", Seen(3, False)) == (
+    assert feedback.loop("t", FailureHistory(3, False)) == (
         "This call of 't' was not run: the same call has failed 3 times. Do not send it again. "
         "Change the arguments, use another tool, or tell the user what keeps failing."
     )
-    assert feedback.loop("t", Seen(3, False), zh) == (
+    assert feedback.loop("t", FailureHistory(3, False), zh) == (
         "对 't' 的这次调用未执行：同一调用已失败 3 次。请勿再次发送。"
         "请更换参数、使用其他工具，或告知用户哪里一直失败。"
     )
-    turns = Seen(1, alternates=True)
+    turns = FailureHistory(1, alternates=True)
     assert feedback.loop("t", turns) == (
         "This call of 't' was not run: it and another call have been failing in turns. Do not send "
         "either again. Change the arguments, use another tool, or tell the user what keeps failing."
@@ -657,7 +657,7 @@ def test_the_other_rejections_in_both_languages() -> None:
         "对 't' 的这次调用未执行：它与另一个调用一直交替失败。请勿再次发送其中任何一个。"
         "请更换参数、使用其他工具，或告知用户哪里一直失败。"
     )
-    assert feedback.again(Seen(3, False)) == (
+    assert feedback.again(FailureHistory(3, False)) == (
         " This has failed 3 times: do not send it again. Change the call, use another tool, or "
         "tell the user what keeps failing."
     )

@@ -50,8 +50,8 @@ async def test_one_note_tells_a_start_and_an_end_that_came_together(
     end: Ended, kinds: list[str]
 ) -> None:
     noted, one = Noted(), call_facts(call_id="1")
-    noted.observers.tell("started", one, "w")
-    noted.observers.tell("ended", one, end)
+    noted.observers.notify("started", one, "w")
+    noted.observers.notify("ended", one, end)
     await asyncio.sleep(0)
     assert len(noted.notes) == 1
     assert noted.events() == [(kind, "1", number) for number, kind in enumerate(kinds, 1)]
@@ -61,10 +61,10 @@ async def test_one_note_tells_a_start_and_an_end_that_came_together(
 
 async def test_the_start_of_a_call_that_goes_on_is_noted_at_once() -> None:
     noted, one = Noted(), call_facts(call_id="1")
-    noted.observers.tell("started", one, "w")
+    noted.observers.notify("started", one, "w")
     await asyncio.sleep(0)
     assert [kind for kind, *_ in noted.events()] == ["tool:start"]
-    noted.observers.tell("ended", one, call_ended())
+    noted.observers.notify("ended", one, call_ended())
     await asyncio.sleep(0)
     assert [kind for kind, *_ in noted.events()] == ["tool:start", "tool:end", "tool_executed"]
 
@@ -73,23 +73,23 @@ Tells = Callable[[Observers, CallFacts, CallFacts], None]
 
 
 def another_starts(observers: Observers, one: CallFacts, other: CallFacts) -> None:
-    observers.tell("started", other, "w")
+    observers.notify("started", other, "w")
 
 
 def it_progresses(observers: Observers, one: CallFacts, other: CallFacts) -> None:
-    observers.tell("progressed", one, Progressed(done=1.0, total=2.0, message=None))
+    observers.notify("progressed", one, Progressed(done=1.0, total=2.0, message=None))
 
 
 def another_ends(observers: Observers, one: CallFacts, other: CallFacts) -> None:
-    observers.tell("ended", other, call_ended())
+    observers.notify("ended", other, call_ended())
 
 
 @pytest.mark.parametrize("between", [another_starts, it_progresses, another_ends])
 async def test_what_comes_between_a_start_and_an_end_stays_between_them(between: Tells) -> None:
     noted, one, other = Noted(), call_facts(call_id="1"), call_facts(call_id="2")
-    noted.observers.tell("started", one, "w")
+    noted.observers.notify("started", one, "w")
     between(noted.observers, one, other)
-    noted.observers.tell("ended", one, call_ended())
+    noted.observers.notify("ended", one, call_ended())
     await asyncio.sleep(0)
     found = [(kind, name) for kind, name, _ in noted.events()]
     assert found[0] == ("tool:start", "1")
@@ -101,7 +101,7 @@ async def test_what_comes_between_a_start_and_an_end_stays_between_them(between:
 async def test_the_loop_guard_reports_a_call_with_its_turn() -> None:
     noted = Noted()
     caught = Loop(session="s", tool="t", call_id="c", failures=3, alternates=False, turn="m")
-    noted.observers.tell("looped", caught)
+    noted.observers.notify("looped", caught)
     await asyncio.sleep(0)
     [note] = noted.notes
     assert (note.kind, note.session, note.turn, note.call_id) == ("loop", "s", "m", "c")

@@ -8,7 +8,7 @@ from tests.integration.twins import alone, second
 from tests.waiting import eventually
 from toolpool import Approval, Code, Dispatcher, Executed, Settings, tool
 from toolpool.contract.approval_messages import ApprovalState
-from toolpool.contract.ledger.approval_steps import Asking, Found, MemoryApprovals
+from toolpool.contract.ledger.approval_steps import ApprovalRecord, MemoryApprovals, WaitStep
 from toolpool.contract.ledger.memory_server import MemoryServer
 
 RAN: list[int] = []
@@ -117,7 +117,9 @@ async def test_what_is_approved_before_its_dispatcher_knows_that_it_waits_goes_o
     ask = MemoryApprovals.ask
     async with Dispatcher.in_memory([pay]) as dispatcher:
 
-        async def ask_and_approve(self: MemoryApprovals, asking: Asking, *, now: float) -> Found:
+        async def ask_and_approve(
+            self: MemoryApprovals, asking: WaitStep, *, now: float
+        ) -> ApprovalRecord:
             found = await ask(self, asking, now=now)
             await dispatcher.approvals.approve(asking.key, by="anna")
             for _ in range(20):

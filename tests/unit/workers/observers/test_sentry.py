@@ -39,8 +39,8 @@ async def test_a_run_is_at_the_time_it_took_place_though_it_is_told_later(
     observers: WorkerObservers, sink: SentrySink
 ) -> None:
     facts = run_facts()
-    observers.tell("started", facts, RECEIVED)
-    observers.tell("ended", facts, ENDED)
+    observers.notify("started", facts, RECEIVED)
+    observers.notify("ended", facts, ENDED)
     await eventually(lambda: sink.of("transaction"), "it is sent")
     [transaction] = sink.of("transaction")
     spans = (transaction, *transaction["spans"])
@@ -52,12 +52,12 @@ async def test_a_run_given_back_in_the_turn_it_began_in_leaves_nothing(
     observers: WorkerObservers, sink: SentrySink
 ) -> None:
     given_back, other = run_facts(), run_facts(call_id="other", key="other")
-    observers.tell("started", given_back, RECEIVED)
-    observers.tell("released", given_back)
+    observers.notify("started", given_back, RECEIVED)
+    observers.notify("released", given_back)
     await asyncio.sleep(0)
-    observers.tell("ended", given_back, ENDED)
-    observers.tell("started", other, RECEIVED)
-    observers.tell("ended", other, ENDED)
+    observers.notify("ended", given_back, ENDED)
+    observers.notify("started", other, RECEIVED)
+    observers.notify("ended", other, ENDED)
     await eventually(lambda: sink.of("transaction"), "the other is sent")
     data = [transaction["spans"][1]["data"] for transaction in sink.of("transaction")]
     assert [span["gen_ai.tool.call.id"] for span in data] == ["other"]

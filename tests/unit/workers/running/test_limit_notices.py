@@ -7,7 +7,13 @@ from typing import Any
 
 from tests.waiting import eventually
 from toolpool.contract.errors import ServerUnavailable
-from toolpool.contract.ledger.rate_counters import Ask, MemoryRates, Note, Verdict, start_of
+from toolpool.contract.ledger.rate_counters import (
+    MemoryRates,
+    RateRelease,
+    RateRequest,
+    RateVerdict,
+    start_of,
+)
 from toolpool.contract.rates import AT_ONCE, Limit, Rate, rate_of
 from toolpool.workers.running.limit_notices import LimitNotices
 
@@ -23,7 +29,9 @@ class Rates(MemoryRates):
         super().__init__(lambda _: False)
         self.away = 0
 
-    async def take(self, notes: Sequence[Note], asks: Sequence[Ask], **more: Any) -> list[Verdict]:
+    async def take(
+        self, notes: Sequence[RateRelease], asks: Sequence[RateRequest], **more: Any
+    ) -> list[RateVerdict]:
         await asyncio.sleep(0)
         if self.away:
             self.away -= 1
