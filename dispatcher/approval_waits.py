@@ -7,7 +7,7 @@ has gone, another one sends it.
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -72,7 +72,9 @@ class ApprovalWaits:
         catalog: Catalog,
         notifier: ApprovalNotifier,
         policy: Policy,
+        offers: Callable[[str], bool],
     ) -> None:
+        self._offers = offers
         self._ledger = services.transport.approvals
         self._transport = services.transport
         self._envelope = services.envelope
@@ -419,7 +421,9 @@ class ApprovalWaits:
         found = await self._read(key, unsent_in=epoch)
         if pending is not None:
             self._take(pending, found, None)
-        elif (request := self._request(found)) is not None and not request.is_foreign:
+            return
+        request = self._request(found)
+        if request is not None and not request.is_foreign and self._offers(request.message.tool):
             self._resumed(request, found)
 
     async def _confirm(self, epoch: str) -> None:

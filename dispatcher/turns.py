@@ -31,6 +31,8 @@ from toolpool.dispatcher.turn_order import stages
 Judged = Mapping[int, Judgement]
 """The policy's judgements of calls that may not simply run, by index."""
 
+_ENDED_BY_A_CANCEL = (Code.CANCELLED, Code.QUEUE_UNREACHABLE, Code.WORKER_LOST)
+"""The codes of a cancelled call: the last two where its end is unconfirmed."""
 _NOT_JUDGED: Judged = MappingProxyType({})
 
 
@@ -163,7 +165,9 @@ class Turns:
             self._in_flight.cancel(calls),
             *(self._cancel_ahead(turn, indexes) for turn, indexes in ahead if indexes),
         )
-        return sum(not pending.is_open for pending in calls) + sum(len(i) for _, i in ahead)
+        ended = [p.outcome for p in calls if p.outcome is not None]
+        by_itself = sum(o.ok or o.code not in _ENDED_BY_A_CANCEL for o in ended)
+        return len(ended) - by_itself + sum(len(indexes) for _, indexes in ahead)
 
     def unsent_calls(self) -> Iterator[UnsentCall]:
         """The calls that wait for others of their turn, or for a policy."""

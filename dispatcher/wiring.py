@@ -68,7 +68,12 @@ class Wiring:
         )
         self.in_flight.reporter.policy = lambda: policy.digest
         self.approval_waits = ApprovalWaits(
-            services, self.in_flight, self.catalog, self.notifier, policy
+            services,
+            self.in_flight,
+            self.catalog,
+            self.notifier,
+            policy,
+            self.acceptance.offers,
         )
         self.background = Background(
             services, self.in_flight, self.catalog, told, wording, self.approval_waits

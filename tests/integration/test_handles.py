@@ -14,6 +14,7 @@ from toolpool import Dispatcher, ServerUnavailable, tool
 from toolpool.contract.ledger.lua_scripts import LuaScripts, Step
 from toolpool.contract.ledger.protocols import Claim, Opening, Settlement
 from toolpool.contract.ledger.redis_ledger import RedisLedger
+from toolpool.contract.outcome import Code
 from toolpool.contract.redis_keys import RedisKeys
 
 
@@ -247,3 +248,29 @@ async def test_a_result_is_kept_for_a_day_only_where_it_was_handed_over(redis_ur
     assert 0 < await client.ttl(names.call("quick")) <= 300
     assert 86_000 < await client.ttl(names.call("long")) <= 86_400
     await client.aclose()
+
+
+async def test_a_cancel_through_another_dispatcher_is_repeated_after_an_outage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = Gate()
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        await gate.wait("work")
+        return "done"
+
+    async with alone([work]) as first, second(first) as other:
+        result = (await first.dispatch(call("work"), session="s", wait=0.02))[0]
+        find = other._background._transport.handle
+
+        async def away(handle: str) -> None:
+            raise ServerUnavailable("step", sent=True, reason="(away)")
+
+        monkeypatch.setattr(other._background._transport, "handle", away)
+        answer = await other.task_cancel(str(result.handle), session="s")
+        assert answer.code is Code.QUEUE_UNREACHABLE
+        assert first.in_flight() == 1
+        monkeypatch.setattr(other._background._transport, "handle", find)
+        await eventually(lambda: first.in_flight() == 0, "the call is cancelled")
