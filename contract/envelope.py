@@ -248,7 +248,7 @@ class BackgroundCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 ENDED_SAID_SECONDS = 60
-"""Seconds for which a lease is kept that says that its worker has ended."""
+"""How long the lease of a stopped worker is kept, in seconds."""
 
 
 class WorkerLease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

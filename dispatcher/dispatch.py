@@ -262,9 +262,8 @@ class Dispatcher:
 
         With `tenant` only for calls of that tenant. No worker starts such a call from now on; calls
         are answered `aborted.denied` with `reason`, which the model reads. Calls that already run
-        go on. `by` is who did so, for the audit. Raises ValueError for what could not be followed,
-        and for a value that no valid call of the tool has, as this catalog shows it, and
-        `ServerUnavailable` if Redis does not answer.
+        go on. `by` is who did so, for the audit. Raises ValueError if the switch is invalid or the
+        tool's schema never accepts `value`, and `ServerUnavailable` if Redis does not answer.
         """
         self._lifetime.require()
         asked = make_switch(tool, argument, value, reason, set_at=0.0, on=True, tenant=tenant)

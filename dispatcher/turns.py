@@ -200,7 +200,7 @@ class Turns:
     async def _cancelled_ahead(self, turn: Turn, index: int) -> Outcome | None:
         """Cancel one unsent call; its outcome, None if that is not confirmed yet.
 
-        A call that is not accepted yet has no record: it ends with it, once its turn comes to it.
+        A call that is not accepted yet has no record. It is cancelled when the turn reaches it.
         """
         await self._cancel_ahead(turn, [index])
         pending = turn.cancelled.get(index)
@@ -342,8 +342,7 @@ class Turns:
         since: float,
         told: Mapping[str, ToolResult],
     ) -> dict[str, ToolResult]:
-        """The early answers, by root, of calls that are not awaited to their end, beside those
-        `told`.
+        """Interim results, by root, of calls that still run and have none in `told`.
 
         These are calls that outlive their wait budget, and joined calls with a later deadline.
         """

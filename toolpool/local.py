@@ -42,7 +42,7 @@ ToolSource = str | Path | ModuleType | Tool
 class LocalFleet:
     """Starts on construction; `close` ends it. Raises `Misconfigured` errors that say what to do.
 
-    One case: a worker that imports a script for its tools, and so reaches the line that starts it.
+    This includes a script that starts a fleet when it is imported, and is imported by a worker.
 
     Safe to construct in any thread; it blocks until the workers have published their tools. The
     output of tools, and the logs of tools and workers, go to standard error if `is_shown`.

@@ -166,7 +166,7 @@ class Breaker:
     def told(self, tool: str, left: float | None) -> None:
         """Apply another dispatcher's change: open for this many seconds from now, or closed (None).
 
-        After that time the tool is tried with the next call that has the right to.
+        After that time, the dispatcher that holds the trial sends the next call as a test.
         """
         circuit = self.circuits.get(tool)
         was_open = circuit is not None and circuit.open_until > 0

@@ -286,8 +286,8 @@ class InFlightCalls(Calls):
     def open_unsent(self, call: ToolCall, spec: ToolSpec, turn: TurnContext) -> Pending:
         """The open call, without sending it: it is to be cancelled.
 
-        Its record outlives the turns that other dispatchers still hold it in. A call of a shared
-        run has no record of its own, and one of a resumed turn may have another.
+        The record is kept until no other dispatcher has the call in a turn. A call of a shared run
+        has no record of its own, and one of a resumed turn may have another.
         """
         pending, is_new = self._accept(call, spec, turn, time.monotonic())
         if is_new:
@@ -317,7 +317,7 @@ class InFlightCalls(Calls):
     async def wait_for_records(self, calls: Sequence[ToolCall], turn: TurnContext) -> None:
         """Wait a moment for the dispatcher that may just send these calls of a resumed turn.
 
-        Asked for first here, a call without a record would be taken for one that was lost.
+        Without this wait, a call that has no record yet would be treated as lost.
         """
         for _ in range(_RECORD_LOOKS):
             if False not in await self.were_dispatched(calls, turn):

@@ -102,7 +102,7 @@ def _with_elements(parts: Sequence[Node], root: Any) -> list[Node]:
 
 
 def _other_form(parts: Sequence[Node], step: str | int | None, root: Any) -> str:
-    """Another form in which a value can hide from this step what the step leads to; else empty.
+    """Another type of the value for which this step of a path finds nothing; empty if none.
 
     A list of single values, or a single value in place of a list, is judged as well; null or one of
     a few constants hides nothing.

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import toolpool
 from tests.unit.dispatcher.samples import Hand
 from tests.waiting import eventually
 from toolpool.contract.envelope import Envelope
@@ -82,3 +83,31 @@ async def test_a_cancelled_call_is_reported_as_cancelled_on_every_road(
             assert by.in_flight() == 0
     if work is not None:
         work.cancel()
+
+
+async def test_a_call_that_ends_by_itself_meanwhile_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = asyncio.Event()
+
+    @toolpool.tool(effects="write")
+    async def work() -> str:
+        """Work."""
+        await gate.wait()
+        return "done"
+
+    async with toolpool.Dispatcher.in_memory([work]) as dispatcher:
+        call = {"id": "c", "name": "work", "input": {}}
+        asked = asyncio.create_task(dispatcher.dispatch([call], session="s"))
+        await eventually(lambda: dispatcher.in_flight() == 1, "it is in flight")
+        transport = dispatcher._background._transport
+        close_calls = transport.close_calls
+
+        async def too_late(*closings: Any, **options: Any) -> Any:
+            gate.set()
+            await eventually(asked.done, "it has ended")
+            return await close_calls(*closings, **options)
+
+        monkeypatch.setattr(transport, "close_calls", too_late)
+        assert await dispatcher.cancel("s") == 0
+        assert (await asked).ok

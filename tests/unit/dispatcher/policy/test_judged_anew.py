@@ -174,3 +174,30 @@ async def test_a_hook_that_takes_its_time_is_asked_once_for_an_approval() -> Non
     assert shown[1].arguments == shown[0].arguments == {"amount": 5, "mode": "plain"}
     assert (shown[1].session, shown[1].turn) == ("s", "t")
     assert len(RAN) == 1
+
+
+async def test_a_dispatcher_takes_over_no_call_outside_its_allow_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Dispatcher.in_memory([pay], settings=QUICK, only=["task_list"]) as taker:
+        async with second(taker, background_wait=0.05, queue_timeout=5.0) as asker:
+            handle = (await asked(asker)).handle
+            assert handle is not None
+        ledger, looks = taker._background._approval_waits._ledger, []
+        approved_calls = ledger.approved
+
+        async def look(*, now: float) -> list[str]:
+            looks.append(found := await approved_calls(now=now))
+            return found
+
+        monkeypatch.setattr(ledger, "approved", look)
+        await approved(taker)
+        await eventually(lambda: any(looks), "the dispatcher sees the approved call")
+        seen = len(looks)
+        await eventually(lambda: len(looks) > seen, "it has acted on that")
+        assert RAN == []
+        async with second(taker, queue_timeout=5.0) as other:
+            result = await other.task_result(handle, session="s", wait=5)
+            assert result is not None
+            assert result.ok
+    assert RAN == [{"amount": 5, "mode": "plain"}]
