@@ -87,7 +87,7 @@ class Background:
         self._wording = wording
         self._completed = CompletedHandles()
         self._cancelling: set[str] = set()
-        """The handles whose cancel is repeated, because the server did not answer."""
+        """The handles to cancel once the server answers."""
         self._own: dict[str, BackgroundCall] = {}
         """By handle: the calls handed out here, which the server may lack or lose."""
 
@@ -212,7 +212,7 @@ class Background:
         except ServerError as error:
             log.warning("background_call_not_reached tool=%s: %s", call.name, error)
             if call.name == "task_cancel":
-                self._cancel_later(call.arguments or {}, session, "the model")
+                self._cancel_later(arguments["handle"], session, "the model")
                 return not_cancelled()
             return unconfirmed(started=False, sent=True, is_full=self._transport.is_full)
         except Exception as error:  # noqa: BLE001 - an answer, whatever happens
@@ -246,7 +246,7 @@ class Background:
                 return await self._results.of(pending)
         except ServerError as error:
             log.warning("background_call_not_reached tool=task_cancel: %s", error)
-            self._cancel_later({"handle": handle}, session, "the host")
+            self._cancel_later(handle, session, "the host")
         return classified(
             ToolCall(index=0, id=handle, name="task_cancel", arguments={}),
             SPECS["task_cancel"],
@@ -416,29 +416,21 @@ class Background:
             await self._in_flight.cancel([pending])
         return pending
 
-    def _cancel_later(self, arguments: Mapping[str, Any], session: str | None, by: str) -> None:
-        """Repeat a cancel until the server has answered it."""
-        handle = arguments["handle"]
+    def _cancel_later(self, handle: str, session: str | None, by: str) -> None:
+        """Cancel the call of a handle once the server answers; `_cancel` then sees to its end."""
         if handle not in self._cancelling and len(self._cancelling) < _OWN_KEPT:
             self._cancelling.add(handle)
-            self._in_flight.in_background(self._repeat_cancel(handle, session, by))
+            self._in_flight.in_background(self._cancel_when_found(handle, session, by))
 
-    async def _repeat_cancel(self, handle: str, session: str | None, by: str) -> None:
-        is_audited = False
+    async def _cancel_when_found(self, handle: str, session: str | None, by: str) -> None:
         try:
             for pause in growing_pauses(_LONGEST_PAUSE_SECONDS):
                 await asyncio.sleep(pause)
                 with suppress(ServerError):
                     found = await self._find(handle, session)
-                    if found is None:
-                        return
-                    pending = await self._pending(found, is_wanted=False)
-                    if pending.is_open and not is_audited:
-                        self._audit(found, by)
-                        is_audited = True
-                    await self._in_flight.cancel([pending])
-                    if not pending.is_open:
-                        return
+                    if found is not None:
+                        await self._cancel(found, by)
+                    return
         finally:
             self._cancelling.discard(handle)
 
