@@ -162,7 +162,10 @@ class InFlightCalls(Calls):
         Its deadlines count from `since`, when it left its barrier. A call that `is_behind` others
         of its turn is not answered with a result that began before them.
         """
-        equal = equality_of(call, spec, turn, self._settings.tenant) if spec.is_shared else None
+        equal: str | None = None
+        if spec.is_shared:
+            switches = self._switches.on_arguments(spec.name, self._settings.tenant)
+            equal = equality_of(call, spec, turn, self._settings.tenant, switches)
         pending, is_new = self._accept(call, spec, turn, since, is_watched=equal is None)
         if is_new and equal is not None:
             self._run_sharing.submit(pending, equal, anew=is_behind)

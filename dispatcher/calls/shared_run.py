@@ -2,9 +2,12 @@
 
 import time
 from asyncio import TimerHandle
+from collections.abc import Sequence
 
 from toolpool.contract import encoding
 from toolpool.contract.call import ToolCall
+from toolpool.contract.envelope import Switch
+from toolpool.contract.kill_switches import switch_name
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.ledger.shared_runs import SharedRunRequest
 from toolpool.contract.record_keys import root_of
@@ -16,11 +19,15 @@ KEPT_SECONDS = 300.0
 """How much longer than its result is valid the outcome of a shared run is kept."""
 
 
-def equality_of(call: ToolCall, spec: ToolSpec, turn: TurnContext, tenant: str) -> str | None:
+def equality_of(
+    call: ToolCall, spec: ToolSpec, turn: TurnContext, tenant: str, switches: Sequence[Switch]
+) -> str | None:
     """A digest that is equal for calls that may share a run; None if the call may not.
 
-    A tool with a `ToolContext` may use its session and host context, so both are part of it. A call
-    that may move to the background has its own run, which its handle stands for.
+    A worker compares typed arguments only with the policy verdict of the call that it runs, and
+    with the `switches` on arguments at that time, so both are part of it. A tool with a
+    `ToolContext` may use its session and host context, so these are part of it too. A call that may
+    move to the background has its own run, which its handle stands for.
     """
     if not spec.is_shared or turn.wait is not None:
         return None
@@ -29,8 +36,13 @@ def equality_of(call: ToolCall, spec: ToolSpec, turn: TurnContext, tenant: str) 
         if turn.session is None:
             return None
         whose = [turn.session, turn.context]
+    verdict = call.verdict
+    compared: list[object] = sorted(map(switch_name, switches))
+    if verdict is not None:
+        compared += [verdict.policy, verdict.paths, verdict.is_whole]
+    parts = ["shared", tenant, spec.name, spec.digest, call.arguments, whose, compared]
     try:
-        return encoding.digest(["shared", tenant, spec.name, spec.digest, call.arguments, whose])
+        return encoding.digest(parts)
     except (TypeError, ValueError):  # keys that are not text, which a host may have combined
         return None
 

@@ -1,5 +1,6 @@
 """Tools whose types read a text in another way than it was sent, each in another place."""
 
+import asyncio
 from pathlib import Path
 from typing import Annotated
 
@@ -32,3 +33,18 @@ def mail_in_a_thread(file: str, to: Trimmed) -> str:
 def mail_in_a_child(file: str, to: Trimmed) -> str:
     """Mail."""
     return _note(file, to)
+
+
+@tool(effects="read", cache_seconds=60)
+def search(file: str, to: Trimmed) -> str:
+    """Search, which equal calls share."""
+    return _note(file, to)
+
+
+@tool(effects="read", single_flight=True)
+async def search_slowly(file: str, to: Trimmed, gate: str) -> str:
+    """Search, when the gate is open."""
+    _note(file, to)
+    while not Path(gate).exists():
+        await asyncio.sleep(0.01)
+    return to

@@ -1,5 +1,6 @@
 """Workers hold a call to what its policy judged, and may require that one did."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,6 +84,60 @@ async def test_a_switch_on_a_value_denies_what_the_tool_would_read_as_that(
     ] * 3
     assert turn[0].payload() == at_once.payload()
     assert notes.read_text().split() == ["open"] * 3
+
+
+NO_RULES = "rules = 0"
+DENIES_X = """
+[[rule]]
+tool = "search"
+argument = "to"
+equals = "x"
+action = "deny"
+"""
+
+
+async def test_a_kept_result_is_not_given_to_a_call_that_another_policy_would_deny(
+    fleet: LocalFleet, tmp_path: Path
+) -> None:
+    notes, results = tmp_path / "notes", []
+    for number, rules in enumerate([NO_RULES, DENIES_X]):
+        policy = tmp_path / f"{number}.toml"
+        policy.write_text(rules)
+        hooks = Hooks(policy=policy)
+        async with Dispatcher.connect(settings=fleet.settings, hooks=hooks) as dispatcher:
+            results += await dispatcher.dispatch(call("search", file=str(notes), to=" x "))
+    assert [(each.code, each.executed) for each in results] == [
+        (None, Executed.YES),
+        (Code.DENIED, Executed.NO),
+    ]
+    assert notes.read_text().split() == ["x"]
+
+
+@pytest.mark.parametrize("name", ["search", "search_slowly"])
+async def test_no_run_from_before_a_switch_answers_a_call_that_it_denies(
+    fleet: LocalFleet, tmp_path: Path, name: str
+) -> None:
+    notes, gate = tmp_path / "notes", tmp_path / "gate"
+    arguments = {"file": str(notes), "to": " y "}
+    if name == "search_slowly":
+        arguments["gate"] = str(gate)
+    else:
+        gate.touch()
+    policy = tmp_path / "policy.toml"
+    policy.write_text(NO_RULES)
+    hooks = Hooks(policy=policy)
+    async with Dispatcher.connect(settings=fleet.settings, hooks=hooks) as dispatcher:
+        first = asyncio.ensure_future(dispatcher.dispatch(call(name, "first", **arguments)))
+        await eventually(notes.exists, "it runs")
+        if name == "search":
+            await first
+        await dispatcher.deny(name, argument="to", value="y", reason="not there")
+        (later,) = await dispatcher.dispatch(call(name, "later", **arguments))
+        gate.touch()
+        (begun,) = await first
+        await dispatcher.allow(name, argument="to", value="y")
+    assert (begun.code, later.code, later.executed) == (None, Code.DENIED, Executed.NO)
+    assert notes.read_text().split() == ["y"]
 
 
 async def test_calls_that_no_policy_judged_do_not_run_where_one_is_required(
