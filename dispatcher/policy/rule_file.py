@@ -1,6 +1,7 @@
 """The policy file, reloaded while a dispatcher runs."""
 
 import asyncio
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,26 +74,28 @@ class RuleFile:
         except UnicodeDecodeError:
             raise Misconfigured(f"the policy {self.path} is not UTF-8") from None
         rules = parse(text, str(self.path))
-        if self._text and not rules.is_counted:
-            self._require_whole(text)
+        if self._text:
+            self._require_whole(text, rules)
         self._stamp, self._text = stamp, text
         return rules
 
-    def _require_whole(self, text: str) -> None:
+    def _require_whole(self, text: str, rules: Rules) -> None:
         """Raises `Misconfigured` for a file that may have lost its end since it was read."""
         said = ""
-        if self.rules.is_counted:
+        if self.rules.is_counted and not rules.is_counted:
             said = "it no longer says how many rules it has: write `rules = …` at its top"
         elif self._text.rstrip() != text.rstrip() and self._text.startswith(text.rstrip()):
             said = (
                 "it ends before the file that was read last, and is otherwise the same: if that "
-                "is meant, say how many rules it has by `rules = …` at its top"
+                "is intended, add a comment at its end"
             )
         if said:
             raise Misconfigured(f"the policy {self.path} cannot be used: {said}")
 
     def _stamp_now(self) -> _Stamp:
         found = self.path.stat()
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe would wait for its writer
+            raise Misconfigured(f"the policy {self.path} is not a regular file")
         return found.st_ctime_ns, found.st_size, found.st_ino  # mtime can be set back
 
     def _unreadable(self, error: OSError) -> Misconfigured:

@@ -349,6 +349,7 @@ def changed(path: Path, text: str) -> int:
 
 
 DENIES = '[[rule]]\naction = "deny"\n'
+ASKS = '[[rule]]\naction = "ask"\n'
 
 
 @pytest.mark.parametrize(
@@ -361,6 +362,7 @@ DENIES = '[[rule]]\naction = "deny"\n'
         (DENIES + "# end\n", DENIES, "ends before"),
         ("rules = 2\n" + DENIES * 2, "rules = 2\n" + DENIES, "says `rules = 2` and has 1"),
         ("rules = 1\n" + DENIES, DENIES + DENIES, "no longer says"),
+        ("rules = 1\n" + ASKS + 'approvers = ["ann"]\n', "rules = 1\n" + ASKS, "ends before"),
     ],
 )
 def test_a_file_that_lost_rules_is_not_followed(
@@ -379,9 +381,10 @@ def test_a_file_that_lost_rules_is_not_followed(
         (DENIES * 2, "rules = 1\n" + DENIES, 1),
         (DENIES * 2, '[[rule]]\naction = "allow"\n', 1),
         ("rules = 2\n" + DENIES * 2, "rules = 1\n" + DENIES, 1),
+        (DENIES * 2, DENIES + "# one is enough\n", 1),
     ],
 )
-def test_rules_can_be_taken_away_by_saying_how_many_there_are(
+def test_rules_can_be_taken_away_on_purpose(
     tmp_path: Path, before: str, after: str, count: int
 ) -> None:
     path = tmp_path / "policy.toml"
@@ -399,6 +402,18 @@ def test_a_policy_set_to_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("TOOLPOOL_POLICY", "")
     with pytest.raises(ValueError, match="it is empty"):
         Settings()
+
+
+def test_a_pipe_in_its_place_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    _write(path, DENIES)
+    file = RuleFile(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(Misconfigured, match="not a regular file"):
+        file.changed()
+    with pytest.raises(Misconfigured, match="not a regular file"):
+        RuleFile(path)
 
 
 def test_a_file_that_is_not_there_is_refused_at_once(tmp_path: Path) -> None:
