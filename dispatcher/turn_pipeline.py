@@ -184,7 +184,7 @@ class TurnPipeline:
             if undecided:
                 await self._decide_foreign(undecided, turn, found.format, since, rejected)
             if rejected:
-                await self._correct_rejections(found, shared, rejected)
+                await self._record_rejections(found, shared, rejected)
             judged: dict[int, Judgement] = {}
             if decides and accepted:
                 judged = await self._judge(accepted, turn)
@@ -281,13 +281,13 @@ class TurnPipeline:
         known = {call.index for call, known in zip(calls, asked, strict=True) if known is not False}
         return {index: seen for index, seen in looping.items() if index not in known}
 
-    async def _correct_rejections(
+    async def _record_rejections(
         self, found: Response, shared: TurnContext, rejected: dict[int, ToolResult]
     ) -> None:
-        """Correct the rejection of a call that was dispatched before: it may have run.
+        """Record rejections, and correct that of a call that was dispatched before.
 
-        For example under an earlier release of its tool, or where other tools were allowed. A call
-        that is too large has no arguments to be found by.
+        It may have run, for example under an earlier release of its tool, or where other tools were
+        allowed. A call that is too large has no arguments to be found by.
         """
         if shared.session is None or shared.id is None:
             return
@@ -295,17 +295,22 @@ class TurnPipeline:
             msgspec.structs.replace(call, name=rejected[call.index].name)
             for call in found.calls
             if call.index in rejected
-            and self._acceptance.has(rejected[call.index].name)
+            and not rejected[call.index].ok
+            and (not shared.again or self._acceptance.has(rejected[call.index].name))
             and (call.flaw is None or rejected[call.index].code is Code.UNKNOWN_TOOL)
         ]
-        asked: Sequence[bool | None] = [None for _ in calls]
+        executed: Sequence[Executed | None] = [None for _ in calls]
         if calls and not shared.again:  # else a missing record proves nothing
-            asked = await self._turns.were_dispatched(calls, shared)
-        for call, was_asked in zip(calls, asked, strict=True):
+            executed = await self._turns.reject([(c, rejected[c.index]) for c in calls], shared)
+        for call, ran in zip(calls, executed, strict=True):
             result = rejected[call.index]
             if result.code is Code.UNKNOWN_TOOL and self._acceptance.shares(call.name):
-                was_asked = None
-            if was_asked is None:  # unknown: most rejected calls were never dispatched
-                was_asked = shared.again or result.code is Code.UNKNOWN_TOOL
-            if was_asked:
-                rejected[call.index] = msgspec.structs.replace(result, executed=Executed.UNKNOWN)
+                ran = None
+            if ran is None and (shared.again or self._was_offered(result)):
+                ran = Executed.UNKNOWN
+            if ran is Executed.UNKNOWN:
+                rejected[call.index] = msgspec.structs.replace(result, executed=ran)
+
+    def _was_offered(self, result: ToolResult) -> bool:
+        """Whether the tool of a rejected call exists, but is not offered to this dispatch."""
+        return result.code is Code.UNKNOWN_TOOL and self._acceptance.has(result.name)

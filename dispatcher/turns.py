@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from toolpool.contract.call import ToolCall
-from toolpool.contract.outcome import Code, Outcome
+from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import Effects, ToolSpec
@@ -147,6 +147,12 @@ class Turns:
     ) -> Sequence[bool | None]:
         """Whether each call was dispatched in this turn before; None if unknown."""
         return await self._in_flight.were_dispatched(calls, shared)
+
+    async def reject(
+        self, rejected: Sequence[tuple[ToolCall, ToolResult]], shared: TurnContext
+    ) -> list[Executed | None]:
+        """Record that calls were rejected; returns whether each ran, None if unknown."""
+        return await self._in_flight.reject(rejected, shared)
 
     async def cancel_all(self, session: str | None, call_id: str | None) -> int:
         """Cancel open calls and those that wait in their turn; return how many ended."""

@@ -16,6 +16,7 @@ from toolpool.contract.outcome import Code, Executed, Outcome, failure, may_stil
 from toolpool.contract.rates import Limit
 from toolpool.contract.record_keys import root_of
 from toolpool.contract.redis_keys import RedisKeys
+from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.admission.availability import Availability
 from toolpool.dispatcher.admission.breaker import Breaker
@@ -317,6 +318,26 @@ class InFlightCalls(Calls):
         """
         return await pending_factory.were_dispatched(self._transport, calls, turn, self._settings)
 
+    async def reject(
+        self, rejected: Sequence[tuple[ToolCall, ToolResult]], turn: TurnContext
+    ) -> list[Executed | None]:
+        """Record that calls were rejected; returns whether each ran, None if unknown.
+
+        From then on no dispatcher can send one, and each answers it by this result.
+        """
+        users = dict.fromkeys([None, pending_factory.user_of(turn, self._settings)])
+        records = [
+            (
+                pending_factory.key_of(call, turn, self._settings.tenant, user),
+                failure(result.code or Code.INTERNAL, result.error or "", Executed.NO),
+            )
+            for call, result in rejected
+            for user in users
+        ]
+        executed = await self._refusals.reject(records, self._transport.epoch or "")
+        size = len(users)
+        return [_of_all(executed[at : at + size]) for at in range(0, len(executed), size)]
+
     async def wait_for_records(self, calls: Sequence[ToolCall], turn: TurnContext) -> None:
         """Wait a moment for the dispatcher that may just send these calls of a resumed turn.
 
@@ -576,3 +597,10 @@ class InFlightCalls(Calls):
     @override
     def in_background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         return self._tasks.start(work)
+
+
+def _of_all(executed: Sequence[Executed | None]) -> Executed | None:
+    """Whether a call ran that may have any of several records."""
+    if Executed.UNKNOWN in executed:
+        return Executed.UNKNOWN
+    return None if None in executed else Executed.NO

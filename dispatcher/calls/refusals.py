@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import msgspec
 
 from toolpool.contract import logs
+from toolpool.contract.envelope import Settled
+from toolpool.contract.errors import MessageRejected
 from toolpool.contract.ledger.answers import CallState, LedgerAnswer
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.ledger.protocols import (
@@ -43,6 +45,7 @@ class Refusals:
         self._envelope = services.envelope
         wait = max(services.settings.queue_timeout, _LEAST_WAIT_SECONDS)
         self._keep = wait + _ASKED_TOGETHER_SECONDS
+        self._result_ttl = services.settings.result_ttl
         self._calls = calls
         self._gathered: list[Refused] = []
 
@@ -63,18 +66,74 @@ class Refusals:
             for start in range(0, len(calls), _GROUP):
                 self._calls.in_background(self._write(calls[start : start + _GROUP], end))
 
-    async def _write(self, refused: Sequence[Refused], end: CloseReason) -> None:
-        closings = [self._closing(pending, outcome) for pending, outcome in refused]
-        answers: Sequence[LedgerAnswer | None] = [None] * len(refused)
+    async def reject(
+        self, rejected: Sequence[tuple[str, Outcome]], epoch: str
+    ) -> list[Executed | None]:
+        """Settle the records of calls that were never accepted; see `TurnPipeline`.
+
+        Each is a record key and its outcome. Returns whether each ran, here or elsewhere: NO if it
+        did not and no longer can; None if its record could not be written.
+        """
+        closings = [
+            Closing(
+                key=key,
+                nonce=new_nonce(),
+                epoch=epoch,
+                keep=self._result_ttl,
+                unclaimed=self._envelope.encode_settled(key, outcome),
+                claimed=(doubtful := self._envelope.encode_settled(key, _unsure(outcome))),
+                doubtful=doubtful,
+                cancel=b"",
+                unsent=True,
+                anew_after=self._result_ttl,  # a call that waits for a person is left alone
+            )
+            for key, outcome in rejected
+        ]
+        executed: list[Executed | None] = []
+        for start in range(0, len(closings), _GROUP):
+            group = closings[start : start + _GROUP]
+            answers = await self._close(group, CloseReason.REFUSED)
+            executed += [
+                self._executed(closing, answer)
+                for closing, answer in zip(group, answers, strict=True)
+            ]
+        return executed
+
+    def _executed(self, closing: Closing, answer: LedgerAnswer | None) -> Executed | None:
+        if answer is None:
+            return None
+        if not answer.outcome:
+            return Executed.UNKNOWN
+        try:
+            reply = self._envelope.decode_reply(answer.outcome)
+        except MessageRejected as error:
+            log.warning("outcome_rejected reason=%s: %s", error.reason, error)
+            return Executed.UNKNOWN
+        did_not_run = (
+            isinstance(reply, Settled)
+            and reply.key == closing.key
+            and reply.outcome.executed is Executed.NO
+        )
+        return Executed.NO if did_not_run else Executed.UNKNOWN
+
+    async def _close(
+        self, closings: Sequence[Closing], end: CloseReason
+    ) -> Sequence[LedgerAnswer | None]:
+        """The ledger's answers; None for each if they could not be written."""
         try:
             async with asyncio.timeout(_WRITE_SECONDS):
-                answers = await self._transport.close_calls(
+                return await self._transport.close_calls(
                     closings,
                     end=end,
                     give_up_at=time.monotonic() + _WRITE_SECONDS,
                 )
         except Exception as error:  # noqa: BLE001 - whatever it was, nobody can know
-            log.warning("refusals_not_written calls=%d: %s", len(refused), error)
+            log.warning("refusals_not_written calls=%d: %s", len(closings), error)
+            return [None] * len(closings)
+
+    async def _write(self, refused: Sequence[Refused], end: CloseReason) -> None:
+        closings = [self._closing(pending, outcome) for pending, outcome in refused]
+        answers = await self._close(closings, end)
         for (pending, outcome), closing, answer in zip(refused, closings, answers, strict=True):
             if not pending.is_open:
                 continue

@@ -37,7 +37,7 @@ def equality_of(
             return None
         whose = [turn.session, turn.context]
     verdict = call.verdict
-    compared: list[object] = sorted(map(switch_name, switches))
+    compared: list[object] = [*sorted(map(switch_name, switches))]
     if verdict is not None:
         compared += [verdict.policy, verdict.paths, verdict.is_whole]
     parts = ["shared", tenant, spec.name, spec.digest, call.arguments, whose, compared]

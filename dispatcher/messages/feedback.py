@@ -17,6 +17,7 @@ from toolpool.contract.outcome import (
     NOT_JUDGED,
     READ_OTHERWISE,
     Code,
+    ErrorType,
     Executed,
     Outcome,
 )
@@ -298,10 +299,8 @@ def failed(
         whether = words.not_run
     else:
         whether = "" if rerunnable else words.may_have_run
-    if code is Code.INVALID_ARGUMENTS:
-        if outcome.problems:
-            return invalid_arguments(outcome.problems, wording)
-        return refused_by_check(error, wording)
+    if code is not None and code.error_type is ErrorType.VALIDATION:
+        return _rejected(outcome, wording)
     if code is Code.REPORTED:
         return _lacking(name, outcome, words) or error
     if code is Code.BAD_RESULT and outcome.problems:
@@ -332,6 +331,15 @@ def failed(
         error = _over_rate(error, words) or words.reasons.get(error, plain)
     template = templates.get(code or Code.INTERNAL, words.no_result)
     return template.format(name=name, error=error, whether=whether).rstrip()
+
+
+def _rejected(outcome: Outcome, wording: Wording) -> str:
+    """Why the arguments were rejected, by a worker or earlier by a dispatcher."""
+    if outcome.problems:
+        return invalid_arguments(outcome.problems, wording)
+    if outcome.worker:
+        return refused_by_check(outcome.error, wording)
+    return outcome.error  # the dispatcher's whole text
 
 
 def _denial(outcome: Outcome, words: Locale) -> str:

@@ -469,3 +469,21 @@ async def test_every_one_of_very_many_askers_is_answered() -> None:
             results = [(await turn)[0] for turn in asked]
     assert {result.data for result in results} == {"x"}
     assert gate.came == ["x"]
+
+
+async def test_a_rejection_holds_at_every_dispatcher_and_says_if_the_call_runs_at_another() -> None:
+    gate = Gate()
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(alone([gated(gate)]))
+        other = await stack.enter_async_context(second(one))
+        rejected = (await one.dispatch(call("write", label="a"), only=[], **SAME))[0]
+        elsewhere = (await other.dispatch(call("write", label="a"), **SAME))[0]
+        assert (rejected.code, rejected.executed) == (Code.UNKNOWN_TOOL, Executed.NO)
+        assert (elsewhere.code, elsewhere.executed) == (Code.UNKNOWN_TOOL, Executed.NO)
+        running = asyncio.ensure_future(other.dispatch(call("write", label="b"), **SAME))
+        await eventually(lambda: gate.came, "it runs")
+        rejected = (await one.dispatch(call("write", label="b"), only=[], **SAME))[0]
+        assert (rejected.code, rejected.executed) == (Code.UNKNOWN_TOOL, Executed.UNKNOWN)
+        gate.open()
+        assert (await running)[0].ok
+    assert gate.came == ["b"]

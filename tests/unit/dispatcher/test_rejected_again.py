@@ -3,11 +3,13 @@
 from typing import Any, Literal
 
 import msgspec
+import pytest
 
 from toolpool import Code, Dispatcher, Executed, ToolResult, tool
+from toolpool.contract.errors import ServerError
 from toolpool.contract.schema.validator import SchemaCache
 from toolpool.dispatcher.admission.catalog import Offer
-from toolpool.dispatcher.calls import pending_factory
+from toolpool.dispatcher.transports.memory import MemoryTransport
 
 
 @tool(effects="write")
@@ -43,15 +45,35 @@ async def test_it_may_have_run_under_a_release_that_took_its_arguments() -> None
 
 
 async def test_a_fresh_call_that_is_wrong_did_not_run_although_the_server_is_away(
-    monkeypatch: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def away(*_: object) -> list[bool | None]:
-        return [None]
+    async def away(*_: object, **__: object) -> None:
+        raise ServerError("away")
 
     async with Dispatcher.in_memory([write]) as dispatcher:
-        monkeypatch.setattr(pending_factory, "were_dispatched", away)
+        monkeypatch.setattr(MemoryTransport, "close_calls", away)
         result = await asked(dispatcher, {"id": "c", "name": "write", "input": {"text": 1}})
     assert (result.code, result.executed) == (Code.INVALID_ARGUMENTS, Executed.NO)
+
+
+async def test_once_rejected_it_does_not_run_where_its_arguments_are_accepted() -> None:
+    """Its model was told that it did not run."""
+    async with Dispatcher.in_memory([write]) as dispatcher:
+        offers = dispatcher._parts.catalog._offers
+        accepting = offers["write"]
+        spec = msgspec.structs.replace(released.spec, name="write")
+        offers["write"] = Offer(spec, SchemaCache().validator(spec))
+        first = await asked(dispatcher, call())
+        offers["write"] = accepting
+        again = await asked(dispatcher, call())
+        fresh = await asked(dispatcher, call(), turn="another")
+        unknown = (await dispatcher.dispatch(call(), session="s", turn="u", only=[]))[0]
+        known = await asked(dispatcher, call(), turn="u")
+    assert (first.code, first.executed) == (Code.INVALID_ARGUMENTS, Executed.NO)
+    assert (again.code, again.executed, again.error) == (first.code, first.executed, first.error)
+    assert fresh.ok
+    assert (unknown.code, unknown.executed) == (Code.UNKNOWN_TOOL, Executed.NO)
+    assert (known.code, known.executed, known.error) == (unknown.code, Executed.NO, unknown.error)
 
 
 @tool(effects="write")
