@@ -38,6 +38,8 @@ class Record:
     look_at: float = 0.0
     """When the next dispatcher may take over the approved call; Unix time in seconds."""
     is_told: bool = False
+    is_handed_over: bool = False
+    """Whether it has a handle, by which it may be asked for."""
     anew_at: float | None = None
     """When a refused call that never ran may be asked again; Unix time in seconds."""
 

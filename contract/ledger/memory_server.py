@@ -331,10 +331,11 @@ class MemoryServer:
         self.outputs[handle], kept[handle] = body, len(body)
         return True
 
-    def keep_longer(self, key: str, keep: float) -> None:
-        """Extend the time for which the outcome of a call is kept, even before it is settled."""
+    def hand_over(self, key: str, keep: float) -> None:
+        """Note that a call has a handle, and extend the time for which its outcome is kept."""
         record = self.record(key)
         if record is not None:
+            record.is_handed_over = True
             record.keep = max(record.keep, keep)
             record.gone_at = max(record.gone_at, time.monotonic() + keep)
 
@@ -534,8 +535,8 @@ class MemoryServer:
         if end is CloseReason.USED and record.state == "approved":
             return "approved"
         if end is CloseReason.DEADLINE and record.state == "approved":
-            return None if self._others_live(record, reply) else "expired"
-        if end not in (CloseReason.LEAVE, CloseReason.REFUSED) or self._others_live(record, reply):
+            return None if self._others_live(record, reply, end) else "expired"
+        if end not in (CloseReason.LEAVE, CloseReason.REFUSED) or self._others_live(record, reply, end):
             return None
         if end is CloseReason.LEAVE or closing.anew_after is None:
             return "cancelled"
@@ -563,9 +564,12 @@ class MemoryServer:
             CloseReason.DEADLINE: record.deadline - now - _OTHERS_AHEAD_SECONDS,
             CloseReason.DENIED: 0.0,
         }
-        return left[end] > 0 and self._others_live(record, reply)
+        return left[end] > 0 and self._others_live(record, reply, end)
 
-    def _others_live(self, record: Record, reply: str) -> bool:
+    def _others_live(self, record: Record, reply: str, end: CloseReason) -> bool:
+        """Whether somebody else wants the call: who has its handle may always ask for it."""
+        if record.is_handed_over and end is CloseReason.LEAVE:
+            return True
         return any(other in self.dispatchers for other in record.replies if other != reply)
 
     def finish(

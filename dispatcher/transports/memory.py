@@ -145,7 +145,7 @@ class MemoryTransport:
     ) -> None:
         """Store a handle for `keep` seconds; one without an owner is never listed."""
         self._server.handles[handle] = (owner or "", body)
-        self._server.keep_longer(call, outcome_kept)
+        self._server.hand_over(call, outcome_kept)
 
     async def handle(self, handle: str) -> bytes | None:
         """The signed content of a handle; None if it is unknown or expired."""

@@ -250,6 +250,30 @@ async def test_a_result_is_kept_for_a_day_only_where_it_was_handed_over(redis_ur
     await client.aclose()
 
 
+async def test_who_leaves_a_handed_over_call_does_not_end_it() -> None:
+    """Though the dispatcher that gave its handle has gone: others may ask for it."""
+    gate, asked = Gate(), {"session": "s", "turn": "t"}
+
+    @tool(effects="write")
+    async def work() -> str:
+        """Work."""
+        await gate.wait("work")
+        return "done"
+
+    async with alone([work]) as one:
+        async with second(one) as giver:
+            (given,) = await giver.dispatch(call("work"), wait=0.05, **asked)
+        async with second(one) as other:
+            again = asyncio.ensure_future(other.dispatch(call("work"), **asked))
+            await eventually(lambda: other.in_flight() == 1, "it has joined")
+            again.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await again
+        gate.open()
+        result = await one.task_result(str(given.handle), session="s", wait=5.0)
+    assert result is not None and result.data == "done"
+
+
 async def test_a_cancel_through_another_dispatcher_is_repeated_after_an_outage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -332,6 +332,11 @@ class LedgerMachine(RuleBasedStateMachine):
         self.jump(seconds)
         self.claim_what_waits(key, worker)
 
+    @rule(key=keys)
+    def hand_over(self, key: str) -> None:
+        """Answer the call with a handle."""
+        self._do("hand_over", key=key)
+
     @rule(key=keys, who=st.integers(0, 2), end=st.sampled_from(CloseReason))
     def close(self, key: str, who: int, end: CloseReason) -> None:
         """By somebody who asked, with the epoch it was told."""

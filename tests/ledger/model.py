@@ -47,6 +47,7 @@ class Record:
     decision: bytes = b""
     lapsed: bool = False
     """Whether the time of its approval is over."""
+    handed_over: bool = False
 
     @property
     def state(self) -> str:
@@ -305,7 +306,7 @@ class Model:
         others = [asker for asker in record.askers if asker != reply]
         is_for_all = end in (CloseReason.CANCEL, CloseReason.DENIED)
         is_over = is_for_all or (end is CloseReason.UNSTARTED and record.over)
-        if self.alive.intersection(others) and not is_over:
+        if self._is_wanted(record, others, end) and not is_over:
             record.askers = others
             return b"others"
         if record.claimed:
@@ -318,6 +319,15 @@ class Model:
         self._end(record, nonce, body, but=reply)
         self.marks.setdefault(key, True)
         return body
+
+    def hand_over(self, key: str) -> None:
+        """Note that the call has a handle."""
+        if (record := self.records.get(key)) is not None:
+            record.handed_over = True
+
+    def _is_wanted(self, record: Record, others: list[str], end: CloseReason) -> bool:
+        is_asked_by_handle = record.handed_over and end is CloseReason.LEAVE
+        return is_asked_by_handle or bool(self.alive.intersection(others))
 
     def _close_unsent(
         self,
@@ -340,7 +350,7 @@ class Model:
             approval = "approved"
         elif end is CloseReason.CANCEL:
             approval = "cancelled"
-        elif is_left and not self.alive.intersection(others):
+        elif is_left and not self._is_wanted(record, others, end):
             if is_late:
                 approval = "expired"
             elif end is CloseReason.LEAVE or not anew:

@@ -324,6 +324,13 @@ class RealRedis(Real):
         """The record's time is over, and that of its mark if it ends with it."""
         self._sync.delete(NAMES.call(key), *[NAMES.ran(key)][:is_marked])
 
+    def hand_over(self, key: str) -> None:
+        """Give the call a handle."""
+        handle = self._transport.keep_handle(
+            f"h{key}", b"call", owner=None, call=key, keep=KEPT, outcome_kept=KEPT
+        )
+        self.run(handle)
+
     def lapse(self, key: str) -> None:
         """The time of a call's approval passes."""
         name = NAMES.call(key)
@@ -415,6 +422,10 @@ class RealMemory(Real):
         self._server.records.pop(key, None)
         if is_marked:
             del self._server.marks[key]
+
+    def hand_over(self, key: str) -> None:
+        """See `RealRedis`."""
+        self._server.hand_over(key, KEPT)
 
     def lapse(self, key: str) -> None:
         """See `RealRedis`."""

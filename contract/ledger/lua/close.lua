@@ -26,11 +26,12 @@ local function without_caller(replies)
   return table.concat(others, ' '), alive
 end
 
-local function others_wait(key, replies, until_ms, deadline_ms)
+local function others_wait(key, replies, until_ms, deadline_ms, handed_over)
   if which == 'cancel' or which == 'denied' then return false end
   local left = {leave = 1, refused = 1, unstarted = until_ms - now, deadline = deadline_ms - now - 200}
   if left[which] <= 0 then return false end
   local others, alive = without_caller(replies)
+  alive = alive or which == 'leave' and handed_over  -- whoever has its handle may ask for it
   if alive and which ~= 'refused' then redis.call('HSET', key, 'replies', others) end
   return alive
 end
@@ -52,14 +53,14 @@ end
 local EARLY_MS = 1000
 
 -- The final approval state of a call that was not sent; nil if it continues.
-local function approval_after(key, state, replies, is_for_now)
+local function approval_after(key, state, replies, is_for_now, handed_over)
   if which == 'cancel' then return 'cancelled' end
   if which == 'used' and state == 'approved' then return 'approved' end
   -- One dispatcher's timeout is not enough: others may wait longer.
   local is_over = tonumber(fields_of(key, 'state', 'expires')[2] or 0) <= now + (state == 'waiting' and EARLY_MS or 0)
   if (which == 'unapproved' or which == 'deadline') and is_over then return 'expired' end
   if which == 'leave' or which == 'refused' or which == 'deadline' and state == 'approved' then
-    if others_wait(key, replies, 0, now + EARLY_MS) then return nil end
+    if others_wait(key, replies, 0, now + EARLY_MS, handed_over) then return nil end
     if which == 'deadline' then return 'expired' end
     if which == 'leave' or not is_for_now then return 'cancelled' end
     return state == 'approved' and 'approved' or nil
@@ -70,7 +71,7 @@ local answers = {}
 for i = 2, #KEYS do
   local at = 6 + (i - 2) * 10
   local r = fields_of(KEYS[i], 'state', 'outcome', 'worker', 'epoch', 'claims', 'replies',
-    'until', 'deadline', 'keep', 'anew', 'approval')
+    'until', 'deadline', 'keep', 'anew', 'approval', 'handed_over')
   if not r[1] and which == 'unstarted' then
     answers[i - 1] = 'missing'
   elseif not r[1] then
@@ -87,7 +88,7 @@ for i = 2, #KEYS do
   elseif r[1] == 'settled' then
     answers[i - 1] = r[2]
   elseif r[1] == 'waiting' or r[1] == 'approved' then
-    local approval = approval_after(KEYS[i], r[1], r[6], ARGV[at + 8] ~= '')
+    local approval = approval_after(KEYS[i], r[1], r[6], ARGV[at + 8] ~= '', r[12])
     if approval then
       local is_sure = (r[4] == epoch or which == 'used') and not is_marked(marks, KEYS[i])
       local body = is_sure and ARGV[at + 3] or ARGV[at + 5]
@@ -113,7 +114,7 @@ for i = 2, #KEYS do
     answers[i - 1] = r[1] == 'claimed' and 'running ' .. r[3] or 'open'
   elseif r[1] == 'claimed' and (which == 'unstarted' or which == 'denied') then
     answers[i - 1] = 'running ' .. r[3]
-  elseif others_wait(KEYS[i], r[6], r[7], r[8]) then
+  elseif others_wait(KEYS[i], r[6], r[7], r[8], r[12]) then
     answers[i - 1] = 'others'
   else
     local body

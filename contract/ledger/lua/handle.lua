@@ -11,6 +11,7 @@ if KEYS[2] ~= '' then
 end
 local state, keep = unpack(fields_of(KEYS[3], 'state', 'keep'))
 if state then
+  redis.call('HSET', KEYS[3], 'handed_over', '1')
   if tonumber(keep or 0) < tonumber(ARGV[5]) then redis.call('HSET', KEYS[3], 'keep', ARGV[5]) end
   local needed = state == 'settled' and tonumber(ARGV[5]) or tonumber(ARGV[3])
   if redis.call('PTTL', KEYS[3]) < needed then redis.call('PEXPIRE', KEYS[3], needed) end
