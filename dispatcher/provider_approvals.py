@@ -20,8 +20,9 @@ from toolpool.contract.approval_messages import (
     signed_request,
 )
 from toolpool.contract.call import ToolCall
-from toolpool.contract.envelope import CallMessage
+from toolpool.contract.envelope import CallMessage, Settled
 from toolpool.contract.errors import MessageRejected, ServerError
+from toolpool.contract.ledger.answers import CallState, LedgerAnswer
 from toolpool.contract.ledger.approval_steps import ApprovalRecord, WaitStep
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.ledger.protocols import CloseReason, Closing
@@ -37,7 +38,7 @@ from toolpool.dispatcher.messages.classify import not_queued, rejected
 from toolpool.dispatcher.messages.wording import Wording
 from toolpool.dispatcher.policy.approval_webhook import ApprovalNotifier
 from toolpool.dispatcher.policy.decision import Policy
-from toolpool.dispatcher.policy.verdict_types import Allow, AskApproval, Deny
+from toolpool.dispatcher.policy.verdict_types import AskApproval, Deny
 from toolpool.dispatcher.turn_context import TurnContext
 
 log = logs.logger("approvals")
@@ -109,15 +110,51 @@ class ProviderApprovals:
 
     async def _decide(self, call: ToolCall, shared: TurnContext, since: float) -> ToolResult:
         if (refusal := self._refusal(call, shared)) is not None:
-            return refusal
+            return await self._denied(call, shared, refusal)
         verdict, by = await self._policy.judge_foreign(call, shared)
         if isinstance(verdict, Deny):
             self._tell("denied", call, shared, by, verdict.reason)
-            return self._no(call, verdict.reason or self._wording.words.not_allowed)
-        if isinstance(verdict, Allow):
+            told = self._no(call, verdict.reason or self._wording.words.not_allowed)
+            return await self._denied(call, shared, told)
+        if isinstance(verdict, AskApproval):
+            return await self._ask(call, shared, since, verdict, by)
+        granted = await self._granted(call, shared)
+        if not granted.ok:
+            return await self._denied(call, shared, granted)
+        if shared.session is None or shared.id is None:  # no other dispatcher can know its record
             self._tell("approved", call, shared, by, "")
-            return await self._granted(call, shared)
-        return await self._ask(call, shared, since, verdict, by)
+            return granted
+        key = pending_factory.key_of(call, shared, self._settings.tenant)
+        found = await self._close(key, CloseReason.USED, None)
+        if found is not None and found.state is CallState.WAITING:
+            return await self._ask(call, shared, since, AskApproval(), by)
+        outcome = self._recorded(key, found.outcome) if found is not None else None
+        if outcome is None or not outcome.ok:
+            return self._no_as_recorded(call, outcome)
+        self._tell("approved", call, shared, by, "")
+        return granted
+
+    async def _denied(self, call: ToolCall, shared: TurnContext, answer: ToolResult) -> ToolResult:
+        """Record a denial, so that the request is granted nowhere; the answer is no in any case."""
+        if shared.session is not None and shared.id is not None:
+            key = pending_factory.key_of(call, shared, self._settings.tenant)
+            await self._close(key, CloseReason.CANCEL, Code.DENIED)
+        return answer
+
+    def _recorded(self, key: str, outcome: bytes) -> Outcome | None:
+        """The outcome in a record; None if it is not signed for it."""
+        try:
+            reply = self._envelope.decode_reply(outcome)
+        except MessageRejected as error:
+            log.error("message_rejected reason=%s approval=%s: %s", error.reason, key, error)
+            return None
+        return reply.outcome if isinstance(reply, Settled) and reply.key == key else None
+
+    def _no_as_recorded(self, call: ToolCall, outcome: Outcome | None) -> ToolResult:
+        words = self._wording.words
+        if outcome is None:
+            return self._no(call, words.policy_failed)
+        return self._no(call, words.reasons.get(outcome.error, outcome.error or words.not_allowed))
 
     async def _granted(self, call: ToolCall, shared: TurnContext) -> ToolResult:
         """The answer to an allowed call; kill switches are checked here, as no worker will."""
@@ -189,17 +226,21 @@ class ProviderApprovals:
         return not_queued(Code.CANCELLED) if is_ended else None
 
     async def _end(self, request: ApprovalRequest, end: CloseReason, code: Code | None) -> bool:
-        no = failure(code or Code.DENIED, feedback.NOBODY_APPROVED, Executed.NO)
-        outcome = Outcome(ok=True, executed=Executed.NO) if code is None else no
-        body = self._envelope.encode_settled(request.id, outcome)
+        """End a record; return False if it has ended otherwise, or could not be reached."""
+        found = await self._close(request.id, end, code)
+        outcome = self._recorded(request.id, found.outcome) if found and found.outcome else None
+        return outcome == _ending(code)
+
+    async def _close(self, key: str, end: CloseReason, code: Code | None) -> LedgerAnswer | None:
+        """Close a record as used (`code` is None) or failed; None if it could not be reached."""
         closing = Closing(
-            key=request.id,
+            key=key,
             nonce=new_nonce(),
             epoch=self._transport.epoch or "",
             keep=self._settings.background_result_ttl,
-            unclaimed=body,
+            unclaimed=(body := self._envelope.encode_settled(key, _ending(code))),
             claimed=body,
-            doubtful=self._envelope.encode_settled(request.id, no),  # it has ended before
+            doubtful=self._envelope.encode_settled(key, _ending(Code.DENIED)),  # it ended before
             cancel=b"",
             unsent=True,
         )
@@ -207,9 +248,9 @@ class ProviderApprovals:
         try:
             answers = await self._transport.close_calls([closing], end=end, give_up_at=give_up_at)
         except ServerError as error:
-            log.warning("approval_not_ended id=%s: %s", request.id, error)
-            return False
-        return [answer.outcome for answer in answers] == [body]
+            log.warning("approval_not_ended id=%s: %s", key, error)
+            return None
+        return answers[0]
 
     async def _answer(self, call: ToolCall, shared: TurnContext, found: ApprovalRecord) -> _Answer:
         """The content of the record, if it is signed with our key for this call."""
@@ -217,6 +258,11 @@ class ProviderApprovals:
         if found.state == "waiting" or found.shown in _UNDECIDED:
             return _Answer(self._no(call, words.reasons[feedback.NOBODY_APPROVED]), "expired")
         key, tenant, prefix = found.key, self._settings.tenant, self._settings.key_prefix
+        if found.state == "settled" and not found.request:  # a rule decided elsewhere
+            outcome = self._recorded(key, found.outcome)
+            if outcome is not None and outcome.ok:  # here a person has to approve it
+                outcome = _ending(Code.DENIED)
+            return _Answer(self._no_as_recorded(call, outcome))
         try:
             request = read_request(
                 self._envelope, found.request, key=key, tenant=tenant, prefix=prefix
@@ -308,6 +354,13 @@ class ProviderApprovals:
             by=by,
             reason=reason,
         )
+
+
+def _ending(code: Code | None) -> Outcome:
+    """What a record ends with: that its approval was used, or why there is none."""
+    if code is None:
+        return Outcome(ok=True, executed=Executed.NO)
+    return failure(code, feedback.NOBODY_APPROVED, Executed.NO)
 
 
 def _yes(call: ToolCall) -> ToolResult:

@@ -249,8 +249,56 @@ async def test_a_disabled_tool_is_denied_without_an_approval_request(
         assert said(await dispatcher.dispatch(asked, session="s-1", wait=60))[0] is False
         assert await dispatcher.approvals.waiting() == []
         await dispatcher.allow("db.drop", argument="table", value="users")
-        yes = said(await dispatcher.dispatch(asked, session="s-1", wait=0))[0]
+        yes = said(await dispatcher.dispatch(asked, session="s-2", wait=0))[0]
         assert yes is isinstance(answer, Allow)
+
+
+async def test_what_was_denied_at_one_dispatcher_is_granted_at_none(asked: Any) -> None:
+    yes, no = Hooks(before_call=lambda _: Allow()), Hooks(before_call=lambda _: Deny("no"))
+    where = {"session": "s-1", "turn": "t"}
+    async with (
+        Dispatcher.in_memory([look], hooks=no) as one,
+        second(one, hooks=yes) as other,
+    ):
+        for first, then, answers in (
+            (one, other, (False, False)),
+            (other, other, (True, True)),
+            (other, one, (True, False)),
+        ):
+            told = [said(await d.dispatch(asked, **where))[0] for d in (first, then)]
+            assert tuple(told) == answers
+            where["session"] += "."
+
+
+async def test_a_question_ends_with_a_denial_elsewhere_and_not_with_a_grant(asked: Any) -> None:
+    def asks(answer: Any) -> Hooks:
+        return Hooks(before_call=lambda _: answer)
+
+    where = {"session": "s-1", "turn": "t", "wait": 60}
+    async with (
+        Dispatcher.in_memory([look], hooks=asks(AskApproval())) as one,
+        second(one, hooks=asks(Allow())) as allows,
+        second(one, hooks=asks(Deny("no"))) as denies,
+    ):
+        asking = [asyncio.ensure_future(one.dispatch(asked, **where))]
+        await asked_about(one)
+        asking.append(asyncio.ensure_future(allows.dispatch(asked, **where)))
+        await eventually(allows._parts.foreign.unsent_calls, "it waits for the person, too")
+        assert said(await denies.dispatch(asked, **where))[0] is False
+        assert [said(await turn)[0] for turn in asking] == [False, False]
+        assert await one.approvals.waiting() == []
+
+
+async def test_what_a_rule_granted_elsewhere_still_needs_the_person_that_this_one_asks(
+    asked: Any,
+) -> None:
+    where = {"session": "s-1", "turn": "t", "wait": 60}
+    async with (
+        Dispatcher.in_memory([look], hooks=Hooks(before_call=lambda _: Allow())) as one,
+        second(one, hooks=Hooks(before_call=lambda _: AskApproval())) as other,
+    ):
+        assert said(await one.dispatch(asked, **where))[0] is True
+        assert said(await other.dispatch(asked, **where))[0] is False
 
 
 @pytest.mark.parametrize("answer", [Allow(), AskApproval("drops a table")])
