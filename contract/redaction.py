@@ -1,8 +1,9 @@
 """Masks the secrets that a call was given in its results, errors and logs.
 
 Text is searched as it is and with its escapes decoded (JSON, URL and Python, up to three levels). A
-value is also found in base64, and a multi-line value by each of its long lines. This is best
-effort: a secret that a tool transforms in another way, such as a hash or a half, is not found.
+value is also found in base64, even if that is broken into lines, and a multi-line value by each of
+its long lines. This is best effort: a secret that a tool transforms in another way, such as a hash
+or a half, is not found.
 """
 
 import base64
@@ -37,8 +38,13 @@ _BACKSLASH = (
     rf"\\u[Dd][89ABab]{_HEX}{{2}}\\u[Dd][C-Fc-f]{_HEX}{{2}}|\\u{_HEX}{{4}}|\\U{_HEX}{{8}}|"
     r"\\[\\/\"'bfnrt]"
 )
-_ESCAPES = re.compile(f"{_bytes_after('%')}|{_BACKSLASH}"), re.compile(_BACKSLASH)
-"""All escapes, and those without URLs': in JSON a plain % may stand before two digits."""
+_LINE_END = r"(?<=[\w+/-])\r?\n(?=[\w+/-])"
+_NOT_OF_URLS = f"{_BACKSLASH}|{_LINE_END}"
+_ESCAPES = re.compile(f"{_bytes_after('%')}|{_NOT_OF_URLS}"), re.compile(_NOT_OF_URLS)
+"""All escapes, and those without URLs': in JSON a plain % may stand before two digits.
+
+Base64 may be broken into lines, so a line's end is an escape for nothing.
+"""
 _LETTERS = {
     "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "/": "/", '"': '"', "'": "'"
 }  # fmt: skip
@@ -86,7 +92,7 @@ class Redaction:
     def _is_in(self, text: str) -> bool:
         if self._is_plainly_in(text):
             return True
-        if "%" not in text and "\\" not in text:
+        if not _may_be_escaped(text):
             return False
         return any(self._is_in_decoded(text, escape) for escape in _ESCAPES)
 
@@ -165,18 +171,15 @@ def without_secrets_in_use(text: str) -> str:
     return text
 
 
+def _may_be_escaped(text: str) -> bool:
+    return "%" in text or "\\" in text or "\n" in text
+
+
 def _unescaped(text: str, escape: re.Pattern[str]) -> str:
     """A text with its escapes decoded once, without recording positions."""
-    return "\\".join(_unescaped_piece(piece, escape) for piece in text.split("\\\\"))
-
-
-def _unescaped_piece(text: str, escape: re.Pattern[str]) -> str:
-    if "\\" in text:
-        for letter, character in _LETTERS.items():
-            text = text.replace(f"\\{letter}", character)
-    if "%" in text or "\\" in text:
-        return escape.sub(lambda found: _decoded(found[0]), text)
-    return text
+    if not _may_be_escaped(text):
+        return text
+    return escape.sub(lambda found: _decoded(found[0]), text)
 
 
 class _Decoded:
@@ -214,7 +217,9 @@ class _Decoded:
 
 
 def _decoded(escape: str) -> str:
-    """The character of an escape; the escape itself if it is invalid."""
+    """The character of an escape; the escape itself if it is invalid; nothing for a line's end."""
+    if escape[-1] == "\n":
+        return ""
     if escape[0] == "%" or escape[1] == "x":
         raw = bytes.fromhex(escape.replace("%", "").replace("\\x", ""))
         try:

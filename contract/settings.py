@@ -30,6 +30,7 @@ _KUBERNETES = re.compile(
 )
 """The variables that Kubernetes sets for a service named `toolpool` or `toolpool-…`."""
 
+_LONGEST_SECONDS = 10 * 366 * 86_400
 _KIB = 1024
 _MIB = 1024 * 1024
 
@@ -422,6 +423,18 @@ class Settings(BaseSettings):
             raise PydanticCustomError(
                 "empty",
                 "it is empty, which would protect nothing: give it a value, or unset it",
+            )
+        return value
+
+    @field_validator("*")
+    @classmethod
+    def _is_countable(cls, value: Any) -> Any:
+        """Redis counts the time in milliseconds, which a larger number would overflow."""
+        if isinstance(value, float) and not value <= _LONGEST_SECONDS:
+            raise PydanticCustomError(
+                "duration",
+                "it is in seconds, and at most {most} (ten years)",
+                {"most": _LONGEST_SECONDS},
             )
         return value
 

@@ -337,7 +337,10 @@ def _name(calls: Iterable[ToolCall], history: History) -> str:
         for call in calls
         if call.origin is None or not call.origin.get("choice")
     ]  # fmt: skip
-    return encoding.digest(said)[:_NAME_LENGTH]
+    try:
+        return encoding.digest(said)[:_NAME_LENGTH]
+    except (TypeError, ValueError, RecursionError):  # a host's own objects: nothing repeats them
+        return new_nonce()
 
 
 def _are_distinct(calls: Iterable[ToolCall], history: History) -> bool:

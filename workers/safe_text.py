@@ -12,6 +12,8 @@ from typing import Any
 from toolpool.contract.encoding import printable
 
 _STACK_CHARACTERS = 8_000
+_NAME_CHARACTERS = 200
+"""Of a class or a module: the model reads it."""
 _RECOMMENDATIONS, _RECOMMENDATION_CHARACTERS = 20, 1_000
 _URL_CHARACTERS = 2_000
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]+")
@@ -38,13 +40,13 @@ def text_of(value: object, characters: int, hide: Callable[[str], str] = _as_it_
 def name_of(error: BaseException) -> str:
     """The module and name of its class. Never raises."""
     kind = type(error)
-    module, name = _MODULE.__get__(kind), _NAME.__get__(kind)
-    return printable(f"{module}.{name}" if type(module) is str else name)
+    module, name = _MODULE.__get__(kind), _NAME.__get__(kind)[:_NAME_CHARACTERS]
+    return printable(f"{module[:_NAME_CHARACTERS]}.{name}" if type(module) is str else name)
 
 
 def short_name_of(error: BaseException) -> str:
     """The name of its class. Never raises."""
-    return printable(str.__str__(_NAME.__get__(type(error))))
+    return printable(str.__str__(_NAME.__get__(type(error)))[:_NAME_CHARACTERS])
 
 
 def stack_of(error: BaseException, hide: Callable[[str], str] = _as_it_is) -> str:

@@ -536,7 +536,9 @@ class MemoryServer:
             return "approved"
         if end is CloseReason.DEADLINE and record.state == "approved":
             return None if self._others_live(record, reply, end) else "expired"
-        if end not in (CloseReason.LEAVE, CloseReason.REFUSED) or self._others_live(record, reply, end):
+        if end not in (CloseReason.LEAVE, CloseReason.REFUSED) or self._others_live(
+            record, reply, end
+        ):
             return None
         if end is CloseReason.LEAVE or closing.anew_after is None:
             return "cancelled"

@@ -85,7 +85,8 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
 
 def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
     """The response's own message, with the ids of calls that came without one."""
-    message = response["output"].get("message") if "output" in response else response
+    output = response.get("output", {"message": response})
+    message = output.get("message") if isinstance(output, dict) else None
     if not isinstance(message, dict) or not isinstance(message.get("content"), list):
         return []
     index = 0

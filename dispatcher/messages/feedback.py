@@ -277,6 +277,8 @@ NOBODY_APPROVED = "nobody_approved"
 """The reason of a call that was not approved in time."""
 CHANGED_SINCE = "changed_since"
 """The reason of a call whose tool has changed since its approval."""
+_DENIALS = (NOBODY_APPROVED, CHANGED_SINCE, "not_approved")
+"""The reasons of denials that nobody has written."""
 OTHERS_WAIT = "others"
 """The reason of a call that goes on for other callers."""
 
@@ -344,7 +346,7 @@ def _rejected(outcome: Outcome, wording: Wording) -> str:
 
 def _denial(outcome: Outcome, words: Locale) -> str:
     """Why a call was denied, to follow "it was not run"."""
-    if outcome.error in (READ_OTHERWISE, NOT_COMPARABLE):
+    if outcome.problems and outcome.error in (READ_OTHERWISE, NOT_COMPARABLE):
         fields = words.listed.join(
             argument_paths.several(problem.path for problem in outcome.problems)
         )
@@ -353,7 +355,8 @@ def _denial(outcome: Outcome, words: Locale) -> str:
         return template.format(fields=argument_paths.cut_at(fields, _LONGEST_OF_A_RESULT))
     if outcome.error == NOT_JUDGED:
         return words.not_judged
-    return words.reasons.get(outcome.error, outcome.error).rstrip(" .。") or words.not_allowed
+    known = words.reasons if outcome.error in _DENIALS else {}  # the rest are a person's own words
+    return known.get(outcome.error, outcome.error).rstrip(" .。") or words.not_allowed
 
 
 def _over_rate(reason: str, words: Locale) -> str | None:

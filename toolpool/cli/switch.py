@@ -110,6 +110,12 @@ def _turn(
     fleet = read_fleet(settings)
     if not on and not was_on:
         raise ExitNow(f"{tool} was not denied like that: see `toolpool switch list`")
+    asked = (tool, argument, parsed, tenant)
+    if on and asked not in [(s.tool, s.argument, s.value, s.tenant) for s in fleet.switches]:
+        raise ExitNow(
+            f"{tool} is not denied: the switch was deleted from Redis at once. Find out who writes "
+            "there (docs/security.md), and deny it again"
+        )
     if json:
         screen.write_json(switches(fleet))
     else:

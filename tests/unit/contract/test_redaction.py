@@ -68,6 +68,15 @@ def test_secrets_in_basic_authentication_are_hidden_too(user: str, password: str
     assert header[4:-4] not in hidden
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\\n"])
+def test_base64_that_is_broken_into_lines_is_hidden_too(end: str) -> None:
+    token = "sk-live-" + "0123456789" * 10
+    lines = base64.encodebytes(f"user:{token}".encode()).decode().replace("\n", end)
+    hidden = hiding(token).text(f"before\n{lines}behind")
+    assert hidden.startswith("before\n") and hidden.endswith(f"{end}behind")
+    assert MARK in hidden and len(hidden) < 50
+
+
 def test_half_of_a_key_that_has_lines_is_hidden_but_not_what_all_keys_have() -> None:
     hidden = hiding(PEM).text("cannot read 'AQEFAASCBKcwggSjAgEAAoIB' after -----BEGIN KEY-----")
     assert hidden == f"cannot read '{MARK}' after -----BEGIN KEY-----"
@@ -215,7 +224,7 @@ def test_no_secret_value_survives_serialization(
     assert MARK in hiding(value).text(WRITERS[writer](f"{before}|{value}|{behind}"))
 
 
-@given(st.text(st.sampled_from('\\%u0d8dcex4/"né+ 1'), max_size=30))
+@given(st.text(st.sampled_from('\\%u0d8dcex4/"né+ 1\n'), max_size=30))
 def test_a_text_is_searched_as_it_is_hidden(escaped: str) -> None:
     for escape in _ESCAPES:
         assert _unescaped(escaped, escape) == _Decoded(escaped, escape).text

@@ -128,6 +128,12 @@ def test_a_setting_that_there_is_not_is_refused_with_the_one_that_was_meant(
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("seconds", [1e12, float("inf"), float("nan")])
+def test_a_time_that_redis_cannot_count_is_refused(seconds: float) -> None:
+    with pytest.raises(ValueError, match="queue_timeout"):
+        Settings(queue_timeout=seconds)
+
+
 @pytest.mark.parametrize("name", ["QUEUE_TIMEOUT", "KEY_PREFIX", "RECORD", "BASH", "REDIS_URL"])
 def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(f"TOOLPOOL_{name}", "")

@@ -566,6 +566,8 @@ ENDINGS: list[tuple[Outcome, str, str]] = [
      "工具 't' 没有结果：工具系统内部故障。该调用未执行。"),
     (failure(Code.UNKNOWN_TOOL, "Tool 't' not found.", Executed.NO),
      "Tool 't' not found.", "Tool 't' not found."),
+    (failure(Code.DENIED, "changed", Executed.NO),
+     "Tool 't' was not run: changed.", "工具 't' 未执行：changed。"),
     (failure(Code.INVALID_ARGUMENTS, "end is before start", Executed.NO, worker="w"),
      "Please rewrite the tool input with valid arguments. Errors: end is before start",
      "请使用有效参数重写工具输入。错误：end is before start"),

@@ -190,6 +190,16 @@ def test_a_cancelled_coroutine_is_not_an_outcome_of_its_tool() -> None:
         asyncio.run(cancelled())
 
 
+def test_the_name_of_an_exception_is_cut() -> None:
+    @tool
+    def fail() -> None:
+        raise type("E" * 9000, (Exception,), {"__module__": "m" * 9000})("boom")
+
+    details = outcome_of(fail).details
+    assert details is not None
+    assert details["exception"] == f"{'m' * 200}.{'E' * 200}"
+
+
 def test_a_tool_error_is_a_report() -> None:
     @tool
     def refuse() -> None:
