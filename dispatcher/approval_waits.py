@@ -31,13 +31,13 @@ from toolpool.contract.ledger.lua_scripts import growing_pauses, new_nonce
 from toolpool.contract.outcome import Code
 from toolpool.contract.record_keys import root_of
 from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher import outcomes
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.calls import pending_factory
 from toolpool.dispatcher.calls.in_flight import InFlightCalls
 from toolpool.dispatcher.calls.pending import CLOCK_MARGIN_SECONDS, Pending
 from toolpool.dispatcher.calls.services import Services
-from toolpool.dispatcher.messages import feedback
-from toolpool.dispatcher.messages.classify import forgotten, not_queued
+from toolpool.dispatcher.outcomes import forgotten, not_queued
 from toolpool.dispatcher.policy.approval_webhook import ApprovalNotifier
 from toolpool.dispatcher.policy.decision import Policy
 from toolpool.dispatcher.policy.verdict_types import AskApproval
@@ -255,7 +255,7 @@ class ApprovalWaits:
             return
         spec = self._catalog.spec_of(request.message.tool)
         if spec is not None and request.digest != _digest(spec, request):
-            self._in_flight.refuse(pending, not_queued(Code.DENIED, feedback.CHANGED_SINCE))
+            self._in_flight.refuse(pending, not_queued(Code.DENIED, outcomes.CHANGED_SINCE))
             return
         pending.asked_about(request.message)
         self._waiting[pending.root] = _Wait(pending, request)
@@ -369,7 +369,7 @@ class ApprovalWaits:
         wait, outcome = self._waiting.pop(pending.root, None), pending.outcome
         if wait is None or outcome is None:
             return
-        if outcome.code is Code.DENIED and outcome.error == feedback.NOBODY_APPROVED:
+        if outcome.code is Code.DENIED and outcome.error == outcomes.NOBODY_APPROVED:
             self._audit_once("expired", wait.request, None)
 
     def _leave(self, work: Coroutine[Any, Any, None]) -> None:

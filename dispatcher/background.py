@@ -32,10 +32,11 @@ from toolpool.dispatcher.approval_waits import ApprovalWaits
 from toolpool.dispatcher.calls.in_flight import InFlightCalls
 from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.calls.services import Services
+from toolpool.dispatcher.classifier import classified
 from toolpool.dispatcher.completed_handles import CompletedHandles, Notice
 from toolpool.dispatcher.messages import feedback
-from toolpool.dispatcher.messages.classify import classified, not_cancelled, unconfirmed
 from toolpool.dispatcher.messages.wording import Wording
+from toolpool.dispatcher.outcomes import not_cancelled, unconfirmed
 from toolpool.dispatcher.results import Results
 from toolpool.dispatcher.turn_context import TurnContext
 

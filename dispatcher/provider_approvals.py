@@ -28,14 +28,16 @@ from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.ledger.protocols import CloseReason, Closing
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.result import ToolResult
+from toolpool.dispatcher import outcomes
 from toolpool.dispatcher.admission.availability import Availability
 from toolpool.dispatcher.calls import pending_factory
 from toolpool.dispatcher.calls.reporting import UnsentCall
 from toolpool.dispatcher.calls.services import Services
+from toolpool.dispatcher.classifier import rejected
 from toolpool.dispatcher.formats.call_blocks import NO_APPROVER
 from toolpool.dispatcher.messages import feedback
-from toolpool.dispatcher.messages.classify import not_queued, rejected
 from toolpool.dispatcher.messages.wording import Wording
+from toolpool.dispatcher.outcomes import not_queued
 from toolpool.dispatcher.policy.approval_webhook import ApprovalNotifier
 from toolpool.dispatcher.policy.decision import Policy
 from toolpool.dispatcher.policy.verdict_types import AskApproval, Deny
@@ -256,7 +258,7 @@ class ProviderApprovals:
         """The content of the record, if it is signed with our key for this call."""
         words = self._wording.words
         if found.state == "waiting" or found.shown in _UNDECIDED:
-            return _Answer(self._no(call, words.reasons[feedback.NOBODY_APPROVED]), "expired")
+            return _Answer(self._no(call, words.reasons[outcomes.NOBODY_APPROVED]), "expired")
         key, tenant, prefix = found.key, self._settings.tenant, self._settings.key_prefix
         if found.state == "settled" and not found.request:  # a rule decided elsewhere
             outcome = self._recorded(key, found.outcome)
@@ -278,7 +280,7 @@ class ProviderApprovals:
             log.error("message_rejected reason=%s approval=%s: %s", error.reason, key, error)
             return _Answer(self._no(call, words.policy_failed))
         if decision.approved and decision.ends_at <= self._transport.server_time():
-            return _Answer(self._no(call, words.reasons[feedback.NOBODY_APPROVED]))
+            return _Answer(self._no(call, words.reasons[outcomes.NOBODY_APPROVED]))
         by, reason = decision.by, decision.reason
         if not decision.approved:
             told = feedback.denied_by(by, reason, self._wording)
@@ -360,7 +362,7 @@ def _ending(code: Code | None) -> Outcome:
     """What a record ends with: that its approval was used, or why there is none."""
     if code is None:
         return Outcome(ok=True, executed=Executed.NO)
-    return failure(code, feedback.NOBODY_APPROVED, Executed.NO)
+    return failure(code, outcomes.NOBODY_APPROVED, Executed.NO)
 
 
 def _yes(call: ToolCall) -> ToolResult:

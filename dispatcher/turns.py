@@ -5,7 +5,7 @@ import functools
 import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import msgspec
 
@@ -23,7 +23,8 @@ from toolpool.dispatcher.calls.countdown_latch import CountdownLatch, Waiter
 from toolpool.dispatcher.calls.in_flight import InFlightCalls
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.reporting import UnsentCall
-from toolpool.dispatcher.messages.classify import left_to_others, not_queued
+from toolpool.dispatcher.classifier import Classifier, OwnEnd
+from toolpool.dispatcher.outcomes import left_to_others, not_queued
 from toolpool.dispatcher.policy.decision import Judgement
 from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.turn_order import stages
@@ -34,33 +35,6 @@ Judged = Mapping[int, Judgement]
 _ENDED_BY_A_CANCEL = (Code.CANCELLED, Code.QUEUE_UNREACHABLE, Code.WORKER_LOST)
 """The codes of a cancelled call: the last two where its end is unconfirmed."""
 _NOT_JUDGED: Judged = MappingProxyType({})
-
-
-class Classify(Protocol):
-    """Makes a result."""
-
-    def __call__(
-        self,
-        pending: Pending,
-        unseen: str | None = None,
-        *,
-        alone: "Alone | None" = None,
-        shared: TurnContext | None = None,
-    ) -> ToolResult:
-        """The result of an answered call, or of one that this caller `alone` stops waiting for.
-
-        `unseen` names an earlier write whose end is unknown. `shared` is the turn whose model reads
-        the result, None if the host asked for it.
-        """
-        ...
-
-
-class Alone(NamedTuple):
-    """One caller's own timeout for a call that goes on, and since when it waited."""
-
-    outcome: Outcome
-    timeout: float
-    since: float
 
 
 Answered = tuple[ToolResult, bool]
@@ -106,7 +80,7 @@ class Turns:
         background: Background,
         approval_waits: ApprovalWaits,
         settings: Settings,
-        classify: Classify,
+        classify: Classifier,
     ) -> None:
         self._approval_waits = approval_waits
         self._in_flight = in_flight
@@ -336,7 +310,7 @@ class Turns:
             self._in_flight.in_background(self._abandon(pendings, latches))
         answered: dict[int, Answered] = {}
         for (call, _), pending in zip(group, pendings, strict=True):
-            result = early.get(pending.root) or self._classify(pending, unseen, shared=shared)
+            result = early.get(pending.root) or self._classify(pending, unseen, turn=shared)
             answered[call.index] = result, pending.is_new_outcome and pending.call is call
         return answered
 
@@ -393,7 +367,7 @@ class Turns:
         if not pending.is_open:
             return None
         outcome = left_to_others(started=pending.stage is Stage.RUNNING)
-        return self._classify(pending, alone=Alone(outcome, timeout, since))
+        return self._classify(pending, own_end=OwnEnd(outcome, timeout, since))
 
     async def _abandon(self, pendings: Sequence[Pending], latches: set[Waiter]) -> None:
         """Stop waiting for calls; those without another waiter are cancelled.

@@ -55,7 +55,7 @@ class Wiring:
         services = Services(transport, envelope, settings, self.observers)
         self.watching = ObserverSetup(services, self.catalog, record)
         self.in_flight = InFlightCalls(services, self.catalog, follows_catalog=follows_catalog)
-        classify = Classifier(wording, self.acceptance, with_texts=settings.error_texts)
+        classify = Classifier(wording, self.acceptance.offers, with_texts=settings.error_texts)
         told = Results(classify, self._result_policy(settings, wording), settings.tenant)
         self.approvals = Approvals(services)
         self.notifier = ApprovalNotifier(settings, self.hooks.on_approval, self.observers)

@@ -9,8 +9,8 @@ from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.admission.catalog import Catalog, Offer
 from toolpool.dispatcher.admission.validate import Accepted, validate
+from toolpool.dispatcher.classifier import rejected
 from toolpool.dispatcher.messages import feedback
-from toolpool.dispatcher.messages.classify import rejected
 from toolpool.dispatcher.messages.wording import Wording
 from toolpool.dispatcher.turn_context import tool_names
 

@@ -11,8 +11,8 @@ from toolpool.contract.envelope import Switch
 from toolpool.contract.kill_switches import Canonical, KillSwitches
 from toolpool.contract.outcome import Code, Outcome
 from toolpool.dispatcher.admission.breaker import Breaker
-from toolpool.dispatcher.messages.classify import not_queued
 from toolpool.dispatcher.observer import Observers, Turned
+from toolpool.dispatcher.outcomes import not_queued
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.turn_context import require_text
 

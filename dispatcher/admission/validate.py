@@ -15,9 +15,9 @@ from toolpool.dispatcher.admission import task_tools
 from toolpool.dispatcher.admission.catalog import Offer
 from toolpool.dispatcher.admission.repair import repair
 from toolpool.dispatcher.analytics import fields_of
+from toolpool.dispatcher.classifier import rejected
 from toolpool.dispatcher.formats import offered_name
 from toolpool.dispatcher.messages import feedback
-from toolpool.dispatcher.messages.classify import rejected
 from toolpool.dispatcher.messages.wording import Wording
 
 log = logs.logger("validate")

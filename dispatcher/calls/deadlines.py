@@ -18,11 +18,11 @@ from toolpool.contract.ledger.protocols import (
     Closing,
 )
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.dispatcher import outcomes
 from toolpool.dispatcher.calls.countdown_latch import CountdownLatch
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.services import Calls, Services
-from toolpool.dispatcher.messages import feedback
-from toolpool.dispatcher.messages.classify import left_to_others, not_queued, unconfirmed
+from toolpool.dispatcher.outcomes import left_to_others, not_queued, unconfirmed
 
 log = logs.logger("keeper")
 
@@ -296,7 +296,7 @@ class Deadlines:
 def _unclaimed(pending: Pending, reason: CloseReason) -> Outcome:
     """The outcome of a call that was not started."""
     if reason is CloseReason.UNAPPROVED and pending.message.approval is None:
-        return not_queued(Code.DENIED, feedback.NOBODY_APPROVED)
+        return not_queued(Code.DENIED, outcomes.NOBODY_APPROVED)
     code, before = _code(reason), pending.ran_before
     if before is None:
         return failure(code, "", Executed.NO)

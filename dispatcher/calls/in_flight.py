@@ -41,7 +41,7 @@ from toolpool.dispatcher.calls.run_sharing import RunSharing
 from toolpool.dispatcher.calls.server_monitor import ServerMonitor
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.calls.shared_run import equality_of
-from toolpool.dispatcher.messages.classify import not_queued
+from toolpool.dispatcher.outcomes import not_queued
 from toolpool.dispatcher.turn_context import TurnContext
 
 _RECORDS_SECONDS = 1.0

@@ -11,7 +11,7 @@ from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.services import Calls, Services
-from toolpool.dispatcher.messages.classify import forgotten, unreachable
+from toolpool.dispatcher.outcomes import forgotten, unreachable
 
 log = logs.logger("pump")
 

@@ -4,7 +4,7 @@ from toolpool.contract.outcome import Code
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.queue_pump import QueuePump, Shared
 from toolpool.dispatcher.calls.services import Calls, Services
-from toolpool.dispatcher.messages.classify import not_queued, server_full
+from toolpool.dispatcher.outcomes import not_queued, server_full
 
 _RETRY_AFTER_SECONDS = 1.0
 

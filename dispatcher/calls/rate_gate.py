@@ -25,7 +25,7 @@ from toolpool.dispatcher.admission.rate_limited import RateLimited
 from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.services import Calls, Services
-from toolpool.dispatcher.messages.classify import not_queued, over_rate
+from toolpool.dispatcher.outcomes import not_queued, over_rate
 
 log = logs.logger("gate")
 

@@ -22,7 +22,7 @@ from toolpool.dispatcher.calls import pending_factory
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.calls.shared_run import KEPT_SECONDS, SharedRun
-from toolpool.dispatcher.messages.classify import left_to_others, not_queued
+from toolpool.dispatcher.outcomes import left_to_others, not_queued
 
 log = logs.logger("sharing")
 

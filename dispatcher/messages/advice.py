@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from toolpool.contract.outcome import READ_OTHERWISE, Code, ErrorType, Executed
 from toolpool.dispatcher.messages.error_patterns import symptom
-from toolpool.dispatcher.messages.feedback import OVER_RATE
 from toolpool.dispatcher.messages.locales import locale as language
+from toolpool.dispatcher.outcomes import OVER_RATE
 
 _AT_MOST = 3
 

@@ -25,6 +25,7 @@ from toolpool.contract.schema import suggestions
 from toolpool.contract.schema.json_values import printable
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.shape import Shapes
+from toolpool.dispatcher import outcomes
 from toolpool.dispatcher.messages import argument_paths
 from toolpool.dispatcher.messages.locales import Locale
 from toolpool.dispatcher.messages.problem_lines import lines_of
@@ -268,19 +269,8 @@ def _raised(outcome: Outcome, words: Locale) -> str:
 
 _SOON = 10.0
 """Ages below this many seconds have a decimal."""
-OVER_RATE = "over_rate"
-"""The prefix of a limit's kind and rate: the reason of a call over its rate."""
-
-SERVER_FULL = "server_full"
-"""The reason of a call that the server had no memory for."""
-NOBODY_APPROVED = "nobody_approved"
-"""The reason of a call that was not approved in time."""
-CHANGED_SINCE = "changed_since"
-"""The reason of a call whose tool has changed since its approval."""
-_DENIALS = (NOBODY_APPROVED, CHANGED_SINCE, "not_approved")
+_DENIALS = (outcomes.NOBODY_APPROVED, outcomes.CHANGED_SINCE, "not_approved")
 """The reasons of denials that nobody has written."""
-OTHERS_WAIT = "others"
-"""The reason of a call that goes on for other callers."""
 
 
 def failed(
@@ -314,7 +304,7 @@ def failed(
         return words.fell_silent.format(name=name, silence=silence, whether=whether).rstrip()
     if code is Code.TIMEOUT:
         end = words.but.format(error=error) if error else words.and_was_stopped
-        end = words.but_goes_on if error == OTHERS_WAIT else end
+        end = words.but_goes_on if error == outcomes.OTHERS_WAIT else end
         limit = f"{timeout:g}"
         return words.timed_out.format(name=name, timeout=limit, end=end, whether=whether).rstrip()
     templates = {
@@ -364,7 +354,7 @@ def _over_rate(reason: str, words: Locale) -> str | None:
     over, _, rest = reason.partition(" ")
     kind, _, rate = rest.partition(" ")
     most, _, unit = rate.partition("/")
-    if over != OVER_RATE or kind not in words.limited or unit not in words.windows:
+    if over != outcomes.OVER_RATE or kind not in words.limited or unit not in words.windows:
         return None
     return words.limited[kind].format(most=most, window=words.windows[unit])
 

@@ -22,9 +22,9 @@ from toolpool.dispatcher.admission.catalog import Offer
 from toolpool.dispatcher.admission.validate import Accepted
 from toolpool.dispatcher.host.hook import Hook, HookFailed
 from toolpool.dispatcher.messages import feedback
-from toolpool.dispatcher.messages.classify import not_queued
 from toolpool.dispatcher.messages.wording import Wording
 from toolpool.dispatcher.observer import Observers
+from toolpool.dispatcher.outcomes import not_queued
 from toolpool.dispatcher.policy.conditions import RuleFailed
 from toolpool.dispatcher.policy.rule_file import RuleFile
 from toolpool.dispatcher.policy.rules import DEFAULT, Rules

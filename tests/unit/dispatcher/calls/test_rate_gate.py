@@ -18,7 +18,7 @@ from toolpool.contract.spec import RunIn, ToolSpec
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.rate_gate import RateGate, _Group
-from toolpool.dispatcher.messages.classify import not_queued
+from toolpool.dispatcher.outcomes import not_queued
 
 
 class Rates:

@@ -23,8 +23,8 @@ from toolpool.dispatcher.calls.live_workers import LiveWorkers
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.recovery import Recovery
-from toolpool.dispatcher.messages.classify import not_queued
 from toolpool.dispatcher.observer import CallFacts, Observer
+from toolpool.dispatcher.outcomes import not_queued
 from toolpool.dispatcher.transports.memory import MemoryTransport
 
 ENVELOPE = Envelope(Keyring.local())

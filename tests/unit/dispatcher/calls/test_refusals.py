@@ -18,7 +18,7 @@ from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.calls import refusals
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.refusals import Refusals
-from toolpool.dispatcher.messages.classify import not_queued
+from toolpool.dispatcher.outcomes import not_queued
 from toolpool.dispatcher.transports.memory import MemoryTransport
 
 ENVELOPE = Envelope(Keyring.local())

@@ -5,9 +5,9 @@ import pytest
 from toolpool.contract.call import ToolCall
 from toolpool.contract.outcome import Code, ErrorType, Executed, failure
 from toolpool.contract.spec import Effects, ToolSpec
+from toolpool.dispatcher.classifier import classified
 from toolpool.dispatcher.messages import locales
 from toolpool.dispatcher.messages.advice import recommendations
-from toolpool.dispatcher.messages.classify import classified
 from toolpool.dispatcher.messages.wording import Wording
 
 EN = locales.locale("en").advice

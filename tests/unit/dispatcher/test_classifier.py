@@ -11,17 +11,10 @@ from toolpool.contract.outcome import Code, ErrorType, Executed, Outcome, failur
 from toolpool.contract.result import ToolResult
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.spec import Effects, RunIn, ToolSpec
+from toolpool.dispatcher.classifier import Wording, classified, rejected
 from toolpool.dispatcher.messages import feedback
-from toolpool.dispatcher.messages.classify import (
-    Wording,
-    classified,
-    not_queued,
-    rejected,
-    server_full,
-    unconfirmed,
-    unreachable,
-)
 from toolpool.dispatcher.messages.locales import locale
+from toolpool.dispatcher.outcomes import not_queued, server_full, unconfirmed, unreachable
 
 CALL = ToolCall(index=0, id="c-1", name="t", arguments={})
 UNDECLARED = ToolSpec(name="t")
