@@ -22,7 +22,7 @@ from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.calls.services import Services
-from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.wording import wording_of
 from toolpool.dispatcher.observer import Observers
 from toolpool.dispatcher.policy.approval_view import Approval, approval_of
@@ -149,7 +149,7 @@ class Approvals:
 
     def _deciding(self, decision: ApprovalDecision) -> DecisionStep:
         body = signed_decision(self._envelope, decision)
-        said = feedback.denied_by(decision.by, decision.reason, self._wording)
+        said = texts.denied_by(decision.by, decision.reason, self._wording)
         no, doubtful = (
             self._envelope.encode_settled(decision.key, failure(Code.DENIED, said, executed))
             for executed in (Executed.NO, Executed.UNKNOWN)

@@ -34,7 +34,7 @@ from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.classifier import classified
 from toolpool.dispatcher.completed_handles import CompletedHandles, Notice
-from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.wording import Wording
 from toolpool.dispatcher.outcomes import not_cancelled, unconfirmed
 from toolpool.dispatcher.results import Results
@@ -122,7 +122,7 @@ class Background:
         if not pending.is_open:
             return None
         is_waiting = pending.awaits_approval
-        say = feedback.awaits_approval if is_waiting else feedback.still_running
+        say = texts.awaits_approval if is_waiting else texts.still_running
         said = say(call.handle if asks else None, self._wording)
         self._notify(pending, call)
         return ToolResult(
@@ -195,9 +195,7 @@ class Background:
                 if page is not None:
                     return Outcome(ok=True, data=page)
             if found is None:
-                told = feedback.no_such_handle(
-                    self._wording, lists_tasks=shared.offers("task_list")
-                )
+                told = texts.no_such_handle(self._wording, lists_tasks=shared.offers("task_list"))
                 return failure(Code.REPORTED, told, Executed.YES)
             if call.name == "task_cancel":
                 pending = await self._cancel(found, "the model")
@@ -208,7 +206,7 @@ class Background:
             pending = await self._pending(found)
             return Outcome(ok=True, data=await self._result(found, pending, wait))
         except NoSuchPage as error:
-            told = feedback.no_such_page(error.page, error.pages, self._wording)
+            told = texts.no_such_page(error.page, error.pages, self._wording)
             return failure(Code.REPORTED, told, Executed.YES)
         except ServerError as error:
             log.warning("background_call_not_reached tool=%s: %s", call.name, error)
@@ -289,9 +287,9 @@ class Background:
     async def _list(self, session: str | None) -> Outcome:
         """The list for a model: only the calls of its session, limited in number."""
         if session is None:
-            return Outcome(ok=True, data=[], note=feedback.tasks_of_no_session(self._wording))
+            return Outcome(ok=True, data=[], note=texts.tasks_of_no_session(self._wording))
         handed, older = await self._handed_out(session, LISTED_AT_MOST)
-        note = feedback.more_tasks(older, self._wording) if older else None
+        note = texts.more_tasks(older, self._wording) if older else None
         return Outcome(ok=True, data=self._shown(handed), note=note)
 
     async def listed(self, session: str | None) -> list[dict[str, Any]]:

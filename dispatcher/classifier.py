@@ -14,7 +14,7 @@ from toolpool.contract.outcome import Code, Executed, Outcome, is_retryable
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.calls.pending import Pending
-from toolpool.dispatcher.messages import advice, feedback
+from toolpool.dispatcher.messages import advice, texts
 from toolpool.dispatcher.messages.wording import Wording
 from toolpool.dispatcher.turn_context import TurnContext
 
@@ -51,7 +51,7 @@ def classified(
     `pages_offered`: the model has a tool to read a full output in pages.
     """
     handle = outcome.output if pages_offered else None
-    cut = feedback.cut(outcome.output_bytes, handle, wording) if outcome.output_bytes else None
+    cut = texts.cut(outcome.output_bytes, handle, wording) if outcome.output_bytes else None
     notes = [text for text in (call.note, call.policy_note, note, outcome.note, cut) if text]
     joined = " ".join(notes) or None
     if outcome.ok:
@@ -72,7 +72,7 @@ def classified(
     result = _failure(
         call,
         code,
-        feedback.failed(
+        texts.failed(
             call.name, outcome, timeout=timeout, rerunnable=spec.rerunnable, wording=wording
         ),
         outcome.executed,
@@ -179,9 +179,9 @@ class Classifier:
         `unseen` names an earlier write whose end is unknown. `turn` is the turn whose model reads
         the result, None if the host asked for it.
         """
-        note = feedback.unseen_end(unseen, self._wording) if unseen is not None else None
+        note = texts.unseen_end(unseen, self._wording) if unseen is not None else None
         if pending.shared_as:
-            equal = feedback.shared(pending.shared_as, pending.age, self._wording)
+            equal = texts.shared(pending.shared_as, pending.age, self._wording)
             note = " ".join(filter(None, (note, equal)))
         outcome, ended = pending.outcome, pending.ended
         timeout, since = pending.message.timeout, pending.began

@@ -35,7 +35,7 @@ from toolpool.dispatcher.calls.reporting import UnsentCall
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.classifier import rejected
 from toolpool.dispatcher.formats.call_blocks import NO_APPROVER
-from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.wording import Wording
 from toolpool.dispatcher.outcomes import not_queued
 from toolpool.dispatcher.policy.approval_webhook import ApprovalNotifier
@@ -283,7 +283,7 @@ class ProviderApprovals:
             return _Answer(self._no(call, words.reasons[outcomes.NOBODY_APPROVED]))
         by, reason = decision.by, decision.reason
         if not decision.approved:
-            told = feedback.denied_by(by, reason, self._wording)
+            told = texts.denied_by(by, reason, self._wording)
             return _Answer(self._no(call, told), "denied", by, reason)
         return await self._denied_by_now(call, shared, by) or _Answer(
             await self._granted(call, shared), "approved", by, reason

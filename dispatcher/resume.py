@@ -22,7 +22,7 @@ from toolpool.contract.errors import CommandRejected, ServerError, ServerUnavail
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.formats import FORMATS, Response, history_format, named, response_reader
-from toolpool.dispatcher.formats.call_blocks import is_unique
+from toolpool.dispatcher.formats.call_ids import is_unique
 from toolpool.dispatcher.formats.history import Edit, History, Spoken, Told
 from toolpool.dispatcher.formats.history_answers import matched
 from toolpool.dispatcher.formats.sdk_objects import sendable

@@ -10,7 +10,7 @@ import msgspec
 from toolpool.contract import encoding
 from toolpool.contract.encoding import printable
 from toolpool.contract.ledger.lua_scripts import new_nonce
-from toolpool.dispatcher.formats.call_blocks import LONGEST_NAME
+from toolpool.dispatcher.formats import call_ids
 
 _LONGEST_SECONDS = 100 * 365 * 86_400
 
@@ -58,15 +58,15 @@ def require_name(what: str, value: Any) -> None:
         raise ValueError(f"{what} must be a string, not {type(value).__name__}")
     if not value:
         raise ValueError(f"{what} must not be empty: give a value or omit it")
-    if len(value) > LONGEST_NAME:
+    if len(value) > call_ids.LONGEST:
         raise ValueError(
-            f"{what} has {len(value)} characters, at most {LONGEST_NAME} are taken: use an id"
+            f"{what} has {len(value)} characters, at most {call_ids.LONGEST} are taken: use an id"
         )
     if not value.isascii() and printable(value) != value:
         raise ValueError(f"{what} is not valid Unicode: it holds half of a surrogate pair")
 
 
-def require_text(what: str, text: Any, longest: int = LONGEST_NAME) -> None:
+def require_text(what: str, text: Any, longest: int = call_ids.LONGEST) -> None:
     """Raises ValueError unless it is non-empty Unicode text within the length limit."""
     if not isinstance(text, str) or not text:
         raise ValueError(f"{what} must be non-empty text")

@@ -35,7 +35,7 @@ _LONGEST = (
     "test_cli_fleet",
     "test_supervise",
     "test_cli_run",
-    "test_feedback_mutations",
+    "test_rejection_mutations",
     "test_credentials",
     "test_approvals",
     "test_stops",

@@ -1,7 +1,7 @@
 """One problem of a call's arguments: path, expected value, received value.
 
 A problem holds neither the rejected value, which may be a secret, nor a sentence:
-`toolpool.dispatcher.messages.feedback` writes those in the model's language.
+`toolpool.dispatcher.messages.texts` writes those in the model's language.
 """
 
 import msgspec

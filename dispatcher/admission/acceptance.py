@@ -10,7 +10,7 @@ from toolpool.contract.settings import Settings
 from toolpool.dispatcher.admission.catalog import Catalog, Offer
 from toolpool.dispatcher.admission.validate import Accepted, validate
 from toolpool.dispatcher.classifier import rejected
-from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.wording import Wording
 from toolpool.dispatcher.turn_context import tool_names
 
@@ -69,7 +69,7 @@ class Acceptance:
         """The call to queue, or its rejection. See `validate`."""
         cap = self._settings.calls_per_turn
         if call.index >= cap:
-            text = feedback.too_many_calls(cap, self._wording)
+            text = texts.too_many_calls(cap, self._wording)
             return rejected(call, Code.TOO_MANY_CALLS, text, self._wording)
         return validate(
             call,

@@ -17,7 +17,7 @@ from toolpool.dispatcher.admission.repair import repair
 from toolpool.dispatcher.analytics import fields_of
 from toolpool.dispatcher.classifier import rejected
 from toolpool.dispatcher.formats import offered_name
-from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.wording import Wording
 
 log = logs.logger("validate")
@@ -47,7 +47,7 @@ def validate(
     refuses: the answer says what is wrong with it, if that alone keeps it from running.
     """
     if call.flaw is not None and call.flaw.code is not Code.UNPARSEABLE:
-        return _unusable(call, call.flaw.code, feedback.flawed(call.flaw, wording), wording, seen)
+        return _unusable(call, call.flaw.code, texts.flawed(call.flaw, wording), wording, seen)
     name = aliases.get(call.name) if call.name not in offers else None
     if name is not None and (allowed is None or name in allowed):
         call = msgspec.structs.replace(call, name=name)
@@ -57,17 +57,17 @@ def validate(
         if call.name:
             text = _not_offered(call, names, wording)
             return _unusable(call, Code.UNKNOWN_TOOL, text, wording, seen)
-        return _unusable(call, Code.UNPARSEABLE, feedback.nameless(names, wording), wording, seen)
+        return _unusable(call, Code.UNPARSEABLE, texts.nameless(names, wording), wording, seen)
     if call.flaw is not None or offer is None:
         assert call.flaw is not None
-        return _unusable(call, call.flaw.code, feedback.flawed(call.flaw, wording), wording, seen)
+        return _unusable(call, call.flaw.code, texts.flawed(call.flaw, wording), wording, seen)
     if call.text is not None:
         if offer.spec.text_input is None:
             flaw = Flaw(Code.UNPARSEABLE, "free_text", {"name": call.name})
-            return _unusable(call, flaw.code, feedback.flawed(flaw, wording), wording, seen)
+            return _unusable(call, flaw.code, texts.flawed(flaw, wording), wording, seen)
         call = msgspec.structs.replace(call, arguments={offer.spec.text_input: call.text})
     if seen is not None:
-        return rejected(call, Code.LOOP, feedback.loop(call.name, seen, wording), wording)
+        return rejected(call, Code.LOOP, texts.loop(call.name, seen, wording), wording)
     return _checked(call, offer, wording, repairs=repairs)
 
 
@@ -75,8 +75,8 @@ def _not_offered(call: ToolCall, names: Sequence[str], wording: Wording) -> str:
     """The rejection of an unknown tool, or of an unsupported built-in of the provider."""
     kind = (call.origin or {}).get("built_in")
     if isinstance(kind, str):
-        return feedback.unsupported(kind, call.name, names, wording)
-    return feedback.unknown_tool(call.name, names, wording)
+        return texts.unsupported(kind, call.name, names, wording)
+    return texts.unknown_tool(call.name, names, wording)
 
 
 def _shown(
@@ -105,7 +105,7 @@ def _checked(
     except Exception:
         if not encoding.is_json(call.arguments):  # a host may have combined them
             flaw = Flaw(Code.UNPARSEABLE, "no_json_value")
-            return rejected(call, flaw.code, feedback.flawed(flaw, wording), wording)
+            return rejected(call, flaw.code, texts.flawed(flaw, wording), wording)
         log.exception("arguments_not_checked tool=%s call=%s", call.name, call.id)
         return rejected(call, Code.INTERNAL, wording.words.not_checked, wording)
 
@@ -116,7 +116,7 @@ def _unusable(
     """The rejection of a call that cannot run, with a stop notice if it keeps coming."""
     if seen is None:
         return rejected(call, code, text, wording)
-    return rejected(call, Code.LOOP, text + feedback.again(seen, wording), wording)
+    return rejected(call, Code.LOOP, text + texts.again(seen, wording), wording)
 
 
 def _repaired_or_rejected(
@@ -136,7 +136,7 @@ def _repaired_or_rejected(
         repaired = repair(call.arguments, problems, offer.validator)
         if repaired is not None:
             arguments, done = repaired
-            note = feedback.repaired(done, wording)
+            note = texts.repaired(done, wording)
             note = f"{call.note} {note}" if call.note else note
             sent = call.arguments
             return msgspec.structs.replace(
@@ -148,7 +148,7 @@ def _repaired_or_rejected(
         return call, offer
     validator = offer.validator
     explained = call.arguments if validator.explains_all(call.arguments) else None
-    text = feedback.invalid_arguments(told, wording, validator.shapes, injected, explained)
+    text = texts.invalid_arguments(told, wording, validator.shapes, injected, explained)
     result = rejected(call, Code.INVALID_ARGUMENTS, text, wording)
     return msgspec.structs.replace(result, details={"fields": fields_of(told)})
 

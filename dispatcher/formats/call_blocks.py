@@ -1,28 +1,16 @@
 """Reads one tool-call block, in the same way for every provider."""
 
-import hashlib
-import re
-from typing import Any, TypeGuard
+from typing import Any
 
 import msgspec
 
 from toolpool.contract.call import Flaw, ToolCall
 from toolpool.contract.encoding import printable
 from toolpool.contract.outcome import Code
-from toolpool.dispatcher.formats import arguments, text_repair
+from toolpool.dispatcher.formats import arguments, call_ids, text_repair
 from toolpool.dispatcher.formats.stop_reasons import WHOLE, Ending, Verdict
-from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.wording import PLAIN, Wording
-
-LONGEST_NAME = 256
-_UNIQUE = re.compile(
-    r"(srv)?toolu_([a-z]+_)?[0-9A-Za-z]{20,}"  # Anthropic, also by way of a cloud
-    r"|tooluse_[0-9A-Za-z_-]{20,}"  # Bedrock
-    r"|call_([0-9]{2}_)?(?!0{4})[0-9A-Za-z]{20,}"  # OpenAI, DeepSeek
-    r"|function-call-[0-9]{15,}"  # Gemini
-    # vLLM and others: a UUID or its beginning
-    r"|(chatcmpl-tool-|call_|fc_)?(?!0{4})([0-9a-f]{16,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})"
-)
 
 
 class NotAResponse(Exception):
@@ -84,10 +72,10 @@ class Reader(msgspec.Struct, frozen=True):
             flaw = self._ended(is_partial=is_partial)
         given = isinstance(id, str) and bool(id)
         if not given:
-            is_usual, id = id is None and id_is_optional, f"{self.turn}-{index}"
-            note = None if is_usual else feedback.made_up_id(id, self.wording)
-        elif not is_usable(id):
-            id, long_id = stand_in(id), id
+            is_usual, id = id is None and id_is_optional, call_ids.made_up(self.turn, index)
+            note = None if is_usual else texts.made_up_id(id, self.wording)
+        elif not call_ids.is_usable(id):
+            id, long_id = call_ids.substitute(id), id
         if flaw is None and (not isinstance(name, str) or not name):
             flaw = Flaw(Code.UNPARSEABLE, "no_name")
         if not isinstance(name, str):
@@ -109,7 +97,7 @@ class Reader(msgspec.Struct, frozen=True):
         return ToolCall(
             index=index,
             id=id,
-            name=printable(name[:LONGEST_NAME]),
+            name=printable(name[: call_ids.LONGEST]),
             arguments=values,
             flaw=flaw,
             note=note,
@@ -169,7 +157,7 @@ class Reader(msgspec.Struct, frozen=True):
         values = arguments.accept(repaired[0], self.max_bytes)
         if isinstance(values, Flaw):
             return None, values, note
-        told = feedback.text_repaired(repaired[1], self.wording)
+        told = texts.text_repaired(repaired[1], self.wording)
         return values, None, f"{note} {told}" if note else told
 
     def unreadable(self, index: int, *, id: Any = None, name: Any = None) -> ToolCall:
@@ -199,24 +187,3 @@ def another_choice(number: int) -> tuple[Flaw, dict[str, Any]]:
     those of the first choice.
     """
     return Flaw(Code.DENIED, "another_choice"), {"choice": number}
-
-
-def is_usable(id: Any) -> TypeGuard[str]:
-    """Whether an id can be sent as it is."""
-    if not isinstance(id, str) or not 0 < len(id) <= LONGEST_NAME:
-        return False
-    return id.isascii() or printable(id) == id
-
-
-def is_unique(id: Any) -> bool:
-    """Whether an id has one of the forms that providers make at random, so no other call has it.
-
-    Other ids may be given again: some servers count from 0 in every response. The format of a
-    response says nothing, since gateways translate formats and keep the ids.
-    """
-    return isinstance(id, str) and _UNIQUE.fullmatch(id) is not None
-
-
-def stand_in(id: str) -> str:
-    """The id to send in place of an unusable one; the same for the same id."""
-    return f"id-{hashlib.blake2b(id.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"

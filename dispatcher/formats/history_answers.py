@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from toolpool.contract.call import ToolCall
-from toolpool.dispatcher.formats.call_blocks import is_unique
+from toolpool.dispatcher.formats.call_ids import is_unique
 from toolpool.dispatcher.formats.history import Answer, Spoken, Told
 from toolpool.dispatcher.formats.tool_names import PLAIN, alias
 

@@ -22,11 +22,12 @@ from toolpool.dispatcher.formats import (
     response_wrappers,
 )
 from toolpool.dispatcher.formats.bare_calls import NAME as BARE
-from toolpool.dispatcher.formats.call_blocks import Reader, is_usable, stand_in
+from toolpool.dispatcher.formats.call_blocks import Reader
+from toolpool.dispatcher.formats.call_ids import is_usable, substitute
 from toolpool.dispatcher.formats.foreign_calls import foreign_form
 from toolpool.dispatcher.formats.sdk_objects import plain_data, plain_dict
 from toolpool.dispatcher.formats.stop_reasons import WHOLE, Ending, Verdict, ending
-from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.wording import PLAIN, Wording
 
 log = logs.logger("formats")
@@ -177,7 +178,7 @@ def _named(id: Any) -> str | None:
     """A response's id as a turn's name; an id that is too long or not Unicode is replaced."""
     if not isinstance(id, str) or not id:
         return None
-    return id if is_usable(id) else stand_in(id)
+    return id if is_usable(id) else substitute(id)
 
 
 def _has_known_type(plain: Any, format: str) -> bool:
@@ -195,7 +196,7 @@ def _unknown(plain: Any) -> NotAResponse:
 
 
 def _unreadable(error: NotAResponse, format: str, wording: Wording) -> UnreadableResponse:
-    return UnreadableResponse(feedback.no_response(error.reason, error.blanks, wording), format)
+    return UnreadableResponse(texts.no_response(error.reason, error.blanks, wording), format)
 
 
 def _plain(response: Any) -> tuple[Any, bool]:

@@ -21,7 +21,7 @@ from toolpool.dispatcher.admission import task_tools
 from toolpool.dispatcher.admission.catalog import Offer
 from toolpool.dispatcher.admission.validate import Accepted
 from toolpool.dispatcher.host.hook import Hook, HookFailed
-from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.wording import Wording
 from toolpool.dispatcher.observer import Observers
 from toolpool.dispatcher.outcomes import not_queued
@@ -308,7 +308,7 @@ class Policy:
             for name in {**before, **arguments}
             if name not in before or name not in arguments or before[name] != arguments[name]
         ]
-        told = feedback.rewritten(changed, verdict.note, self._wording) if changed else verdict.note
+        told = texts.rewritten(changed, verdict.note, self._wording) if changed else verdict.note
         return msgspec.structs.replace(_with_arguments(call, arguments), policy_note=told or None)
 
     def _failed(self, call: ToolCall, by: str) -> Judgement | None:

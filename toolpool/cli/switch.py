@@ -114,7 +114,7 @@ def _turn(
     if on and asked not in [(s.tool, s.argument, s.value, s.tenant) for s in fleet.switches]:
         raise ExitNow(
             f"{tool} is not denied: the switch was deleted from Redis at once. Find out who writes "
-            "there (docs/security.md), and deny it again"
+            "there, and deny it again"
         )
     if json:
         screen.write_json(switches(fleet))

@@ -12,7 +12,7 @@ from toolpool.contract.result import ToolResult
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.spec import Effects, RunIn, ToolSpec
 from toolpool.dispatcher.classifier import Wording, classified, rejected
-from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.locales import locale
 from toolpool.dispatcher.outcomes import not_queued, server_full, unconfirmed, unreachable
 
@@ -236,6 +236,6 @@ def test_what_a_tool_reported_is_not_masked() -> None:
 
 def test_a_full_server_is_said_as_such() -> None:
     for outcome in (server_full(1.0), unreachable(Executed.NO, is_full=True)):
-        assert "the server of the tool system is full" in feedback.failed("t", outcome, timeout=1.0)
+        assert "the server of the tool system is full" in texts.failed("t", outcome, timeout=1.0)
     plain = unreachable(Executed.NO, is_full=False)
-    assert "is full" not in feedback.failed("t", plain, timeout=1.0)
+    assert "is full" not in texts.failed("t", plain, timeout=1.0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolpool.dispatcher.formats.call_blocks import is_unique
+from toolpool.dispatcher.formats.call_ids import is_unique
 from toolpool.dispatcher.transports.base import TurnNote
 from toolpool.dispatcher.turn_matching import Notes, Said
 

@@ -45,7 +45,7 @@ from toolpool import ToolContext, tool
 from toolpool.contract.envelope import PolicyVerdict
 from toolpool.contract.outcome import Outcome
 from toolpool.contract.schema.validator import SchemaCache
-from toolpool.dispatcher.messages.feedback import failed
+from toolpool.dispatcher.messages.texts import failed
 from toolpool.workers.judged_arguments import is_judged
 from toolpool.workers.running.invoke import prepare
 from toolpool.workers.signature import ArgumentsRefused, ReadOtherwise

@@ -16,7 +16,7 @@ from toolpool import ToolContext
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.validator import SchemaValidator
-from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages import texts
 from toolpool.workers.signature import ArgumentsRefused, Signature
 from toolpool.workers.tool import tool
 
@@ -432,6 +432,6 @@ def test_what_pydantic_says_never_repeats_the_value() -> None:
     signature = Signature(adopt, where="here")
     with pytest.raises(ArgumentsRefused) as caught:
         signature.bind({"pet": {"kind": "SECRET"}, "hook": "secret_module.name"}, None)
-    text = feedback.invalid_arguments(caught.value.problems)
+    text = texts.invalid_arguments(caught.value.problems)
     assert "secret" not in text.lower()
     assert "pet: expected another value: this one does not fit the tool's schema" in text

@@ -13,7 +13,7 @@ from tests.unit.contract.schema.instances import like, values
 from tests.unit.contract.schema.test_validator_attacks import LIMIT
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.schema.validator import SchemaValidator
-from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.wording import Caps
 
 Object = dict[str, Any]
@@ -125,7 +125,7 @@ def test_it_compiles_and_explains_within_the_bounds(name: str) -> None:
         assert spent < LIMIT
         if problems:
             text, spent = cost(
-                lambda problems=problems: feedback.invalid_arguments(
+                lambda problems=problems: texts.invalid_arguments(
                     problems, shapes=validator.shapes
                 ),
                 most=LIMIT,

@@ -17,7 +17,7 @@ from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.schema.validator import SchemaCache, SchemaValidator
 from toolpool.contract.spec import ToolSpec, sealed
 from toolpool.dispatcher.admission.catalog import Catalog
-from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.wording import Caps
 from toolpool.workers.tool import tool
 
@@ -319,7 +319,7 @@ def test_bounded_in_time(name: str) -> None:
     assert bool(problems) is (name not in ACCEPTED)
     if problems:
         text, spent = cost(
-            lambda: feedback.invalid_arguments(problems, shapes=validator.shapes), most=LIMIT
+            lambda: texts.invalid_arguments(problems, shapes=validator.shapes), most=LIMIT
         )
         assert spent < LIMIT
         assert len(text) <= Caps().shape_characters

@@ -15,7 +15,7 @@ from toolpool.contract.outcome import Code
 from toolpool.dispatcher.formats import arguments
 from toolpool.dispatcher.formats.call_blocks import Reader
 from toolpool.dispatcher.formats.stop_reasons import Ending, Verdict
-from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages import texts
 
 READER = Reader("turn", 2**20)
 CUT_OFF = Reader("turn", 2**20, ending=Ending(Verdict.CUT_OFF, "max_tokens"))
@@ -30,7 +30,7 @@ def read(raw: Any, **options: Any) -> ToolCall:
 def said_of(call: ToolCall) -> str:
     """What the model reads of a call that could not be read."""
     assert call.flaw is not None
-    return feedback.flawed(call.flaw)
+    return texts.flawed(call.flaw)
 
 
 @pytest.mark.parametrize("raw", [None, "", "  ", "null", " null\n", {}, "{}", b"{}", b""])

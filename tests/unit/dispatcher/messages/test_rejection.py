@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.dispatcher.messages.test_feedback import errors, rejected
+from tests.unit.dispatcher.messages.test_texts import errors, rejected
 from toolpool.contract.schema.validator import SchemaValidator
-from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.wording import Caps, Wording
 
 STRING = {"type": "string"}
@@ -260,7 +260,7 @@ TENANT = {
 def test_no_shape_tells_of_a_hidden_field(schema: dict[str, Any]) -> None:
     validator = SchemaValidator(schema)
     problems = validator.problems({"tenant": "t", "query": "x"})
-    text = feedback.invalid_arguments(problems, Wording(), validator.shapes, ["tenant"])
+    text = texts.invalid_arguments(problems, Wording(), validator.shapes, ["tenant"])
     assert "{q: string}" in text
     assert "Expected" in text
     assert "tenant" not in text
@@ -414,7 +414,7 @@ def test_a_blind_call_gets_the_whole_shape(shared_data: Path) -> None:
         row = json.loads(line)
         validator = SchemaValidator(row["schema"])
         found = validator.problems(row["blind_call"])
-        text = feedback.invalid_arguments(found, Wording(), validator.shapes)
+        text = texts.invalid_arguments(found, Wording(), validator.shapes)
         for asked in always_asked_for(row["schema"], row["schema"]):
             assert re.search(rf"(?<!\w){re.escape(asked)}(?!\w)", text), (row["case"], asked)
         lengths.append(len(text))

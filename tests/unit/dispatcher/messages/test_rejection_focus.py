@@ -15,7 +15,7 @@ from toolpool.contract.schema.validator import SchemaValidator
 from toolpool.contract.spec import ToolSpec, sealed
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.admission.validate import validate
-from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.wording import Caps, Wording
 
 Object = dict[str, Any]
@@ -37,7 +37,7 @@ def expected(schema: Object, sent: Any, room: int, *, is_known: bool = True) -> 
     schema = json.loads(json.dumps(schema))  # no part of it is another one as well
     validator = SchemaValidator(schema)
     caps = Caps(characters=60, shape_characters=room)
-    text = feedback.invalid_arguments(
+    text = texts.invalid_arguments(
         validator.problems(sent),
         Wording(caps, style="brief"),
         validator.shapes,
@@ -172,7 +172,7 @@ def test_a_missing_field_is_named_even_in_the_shortest_message(shared_data: Path
             holder["an_unknown_field"] = holder.pop(name)
             problems = validator.problems(sent)
             wording = Wording(Caps(characters=120, shape_characters=max(350, len(whole.line) // 2)))
-            text = feedback.invalid_arguments(problems, wording, validator.shapes, arguments=sent)
+            text = texts.invalid_arguments(problems, wording, validator.shapes, arguments=sent)
             for problem in problems:
                 if problem.kind == "required" and problem.shape and problem.shape != "…":
                     count += 1

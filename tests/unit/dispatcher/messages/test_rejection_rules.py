@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from toolpool.contract.schema.validator import SchemaValidator
-from toolpool.dispatcher.messages import argument_paths, feedback
+from toolpool.dispatcher.messages import argument_paths, texts
 from toolpool.dispatcher.messages.wording import Wording
 
 INTEGER, STRING = {"type": "integer"}, {"type": "string"}
@@ -15,7 +15,7 @@ def told(schema: dict[str, Any], sent: Any) -> str:
     validator = SchemaValidator({"type": "object", **schema})
     problems = validator.problems(sent)
     wording = Wording(style="brief")
-    return feedback.invalid_arguments(problems, wording, validator.shapes, arguments=sent)
+    return texts.invalid_arguments(problems, wording, validator.shapes, arguments=sent)
 
 
 MODE = {"properties": {"mode": {"const": "url"}}}

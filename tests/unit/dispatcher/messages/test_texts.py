@@ -14,7 +14,7 @@ from toolpool.contract.ledger.failure_memory import FailureHistory
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.validator import SchemaValidator
-from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.wording import Caps, Wording
 
 STYLES = ["default", "numbered", "pointer", "brief"]
@@ -55,7 +55,7 @@ def problems(schema: dict[str, Any], arguments: Any) -> tuple[Problem, ...]:
 def rejected(schema: dict[str, Any], arguments: Any, **wording: Any) -> str:
     validator = SchemaValidator(schema)
     found = validator.problems(arguments)
-    return feedback.invalid_arguments(found, Wording(**wording), validator.shapes)
+    return texts.invalid_arguments(found, Wording(**wording), validator.shapes)
 
 
 def errors(schema: dict[str, Any], arguments: Any) -> str:
@@ -164,7 +164,7 @@ def test_the_pinned_wording(style: str, expected: str) -> None:
         "required": ["path"],
     }
     found = sorted(problems(schema, {"limit": "1"}), key=lambda p: p.kind)
-    assert feedback.invalid_arguments(found, Wording(style=style)) == expected
+    assert texts.invalid_arguments(found, Wording(style=style)) == expected
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_a_field_that_is_called_by_a_number_is_no_index() -> None:
 def test_the_caps_hold() -> None:
     """R23, R52: five errors and how many more; so many characters for the whole text."""
     found = [Problem((f"field_{n}", "x" * n), "minimum", str(n)) for n in range(8)]
-    text = feedback.invalid_arguments(found)
+    text = texts.invalid_arguments(found)
     assert len(text.split("; ")) == 6
     assert text.endswith("; and 3 more")
     schema = {"additionalProperties": {"enum": ["member" * 5 + str(n) for n in range(50)]}}
@@ -422,7 +422,7 @@ def test_no_rejected_value_is_echoed(
 ) -> None:
     """R25: it may be a secret."""
     found = problems(schema, arguments)
-    text = feedback.invalid_arguments(
+    text = texts.invalid_arguments(
         found, Wording(style=style, locale=locale), SchemaValidator(schema).shapes
     )
     for value in scalars(arguments):
@@ -465,20 +465,20 @@ def test_the_faulty_bfcl_calls_are_explained_shortly(shared_data: Path) -> None:
 )  # fmt: skip
 def test_an_unknown_tool(name: str, offered: list[str], expected: str) -> None:
     """R26."""
-    assert feedback.unknown_tool(name, offered) == expected
+    assert texts.unknown_tool(name, offered) == expected
 
 
 def test_a_call_without_a_name_is_told_the_names_there_are() -> None:
-    assert feedback.nameless(["bash", "fs_read"]) == (
+    assert texts.nameless(["bash", "fs_read"]) == (
         "The tool call has no name. Available tools: bash, fs_read."
     )
-    assert feedback.nameless(["a"], Wording(locale="zh")) == "该工具调用没有名称。可用的工具：a。"
+    assert texts.nameless(["a"], Wording(locale="zh")) == "该工具调用没有名称。可用的工具：a。"
 
 
 def test_the_tools_that_fit_best_come_first_and_few_are_named() -> None:
     """R26: at most ten, in three hundred characters."""
     offered = [f"tool_{n}" for n in range(40)] + ["web_search", "search_orders", "searching"]
-    text = feedback.unknown_tool("search", offered)
+    text = texts.unknown_tool("search", offered)
     assert text.startswith("Tool 'search' not found. Available tools: ")
     first = text.partition("tools: ")[2].split(", ")[:3]
     assert set(first) == {"search_orders", "web_search", "searching"}
@@ -486,7 +486,7 @@ def test_the_tools_that_fit_best_come_first_and_few_are_named() -> None:
     assert text.endswith(" and 33 more.")
     long = [f"a_tool_with_a_name_as_long_as_{n}_{'x' * 24}" for n in range(20)]
     for name in ("x" * 500, "y"):
-        text = feedback.unknown_tool(name, long)
+        text = texts.unknown_tool(name, long)
         assert len(text) <= 300
         assert re.search(r"x and \d+ more\.$", text)
 
@@ -510,13 +510,13 @@ def test_the_tools_that_fit_best_come_first_and_few_are_named() -> None:
     ],
 )
 def test_special_tokens_are_no_part_of_a_name(name: str) -> None:
-    text = feedback.unknown_tool(name, ["bash", "fs_read", "commentary"])
+    text = texts.unknown_tool(name, ["bash", "fs_read", "commentary"])
     assert " Did you mean 'fs_read'? Available tools: " in text
 
 
 @pytest.mark.parametrize("name", ["files.read", "a:b", "<|tool|>", "[END]", "a__b", ".", "x" * 500])
 def test_another_name_behind_a_namespace_is_no_hint(name: str) -> None:
-    assert "Did you mean" not in feedback.unknown_tool(name, ["bash", "fs_read"])
+    assert "Did you mean" not in texts.unknown_tool(name, ["bash", "fs_read"])
 
 
 ENDINGS: list[tuple[Outcome, str, str]] = [
@@ -581,8 +581,8 @@ ENDINGS: list[tuple[Outcome, str, str]] = [
 @pytest.mark.parametrize(("outcome", "english", "chinese"), ENDINGS)
 def test_what_became_of_an_accepted_call(outcome: Outcome, english: str, chinese: str) -> None:
     """R11."""
-    assert feedback.failed("t", outcome, timeout=2.5) == english
-    assert feedback.failed("t", outcome, timeout=2.5, wording=Wording(locale="zh")) == chinese
+    assert texts.failed("t", outcome, timeout=2.5) == english
+    assert texts.failed("t", outcome, timeout=2.5, wording=Wording(locale="zh")) == chinese
 
 
 @pytest.mark.parametrize(
@@ -610,66 +610,66 @@ def test_what_became_of_an_accepted_call(outcome: Outcome, english: str, chinese
     ],
 )  # fmt: skip
 def test_a_call_that_could_not_be_read(flaw: Flaw, english: str, chinese: str) -> None:
-    assert feedback.flawed(flaw) == english
-    assert feedback.flawed(flaw, Wording(locale="zh")) == chinese
+    assert texts.flawed(flaw) == english
+    assert texts.flawed(flaw, Wording(locale="zh")) == chinese
 
 
 def test_what_was_assumed_is_told_in_both_languages() -> None:
     """R15."""
     zh = Wording(locale="zh")
-    assert feedback.made_up_id("t-1") == "The call had no usable id and was given the id 't-1'."
-    assert feedback.made_up_id("t-1", zh) == "该调用没有可用的 id，已给定 id 't-1'。"
-    assert feedback.text_repaired(["fence", "keys"]) == (
+    assert texts.made_up_id("t-1") == "The call had no usable id and was given the id 't-1'."
+    assert texts.made_up_id("t-1", zh) == "该调用没有可用的 id，已给定 id 't-1'。"
+    assert texts.text_repaired(["fence", "keys"]) == (
         "The arguments were not strict JSON (Markdown fence, keys without quotes) and were "
         "repaired."
     )
-    assert feedback.text_repaired(["fence", "keys"], zh) == (
+    assert texts.text_repaired(["fence", "keys"], zh) == (
         "参数不是严格的 JSON（Markdown 代码围栏、没有引号的键），已修正。"
     )
 
 
 def test_the_other_rejections_in_both_languages() -> None:
     zh = Wording(locale="zh")
-    assert feedback.too_many_calls(64) == (
+    assert texts.too_many_calls(64) == (
         "Only 64 tool calls are run in one turn and this one came after them. It was not run. "
         "Send it again in a later turn."
     )
-    assert feedback.too_many_calls(64, zh) == (
+    assert texts.too_many_calls(64, zh) == (
         "每轮只执行 64 个工具调用，此调用排在其后，未执行。请在之后的轮次重新发送。"
     )
-    assert feedback.no_response("no_choices", {}) == (
+    assert texts.no_response("no_choices", {}) == (
         "Please try again with valid format. The last response could not be read: the completion "
         "has no choices."
     )
-    assert feedback.no_response("malformed_call", {"why": "MALFORMED"}, zh) == (
+    assert texts.no_response("malformed_call", {"why": "MALFORMED"}, zh) == (
         "请使用有效格式重试。无法读取上一个响应：其工具调用格式有误（MALFORMED）。"
     )
-    assert feedback.loop("t", FailureHistory(3, False)) == (
+    assert texts.loop("t", FailureHistory(3, False)) == (
         "This call of 't' was not run: the same call has failed 3 times. Do not send it again. "
         "Change the arguments, use another tool, or tell the user what keeps failing."
     )
-    assert feedback.loop("t", FailureHistory(3, False), zh) == (
+    assert texts.loop("t", FailureHistory(3, False), zh) == (
         "对 't' 的这次调用未执行：同一调用已失败 3 次。请勿再次发送。"
         "请更换参数、使用其他工具，或告知用户哪里一直失败。"
     )
     turns = FailureHistory(1, alternates=True)
-    assert feedback.loop("t", turns) == (
+    assert texts.loop("t", turns) == (
         "This call of 't' was not run: it and another call have been failing in turns. Do not send "
         "either again. Change the arguments, use another tool, or tell the user what keeps failing."
     )
-    assert feedback.loop("t", turns, zh) == (
+    assert texts.loop("t", turns, zh) == (
         "对 't' 的这次调用未执行：它与另一个调用一直交替失败。请勿再次发送其中任何一个。"
         "请更换参数、使用其他工具，或告知用户哪里一直失败。"
     )
-    assert feedback.again(FailureHistory(3, False)) == (
+    assert texts.again(FailureHistory(3, False)) == (
         " This has failed 3 times: do not send it again. Change the call, use another tool, or "
         "tell the user what keeps failing."
     )
-    assert feedback.again(turns, zh) == (
+    assert texts.again(turns, zh) == (
         "此调用与另一个调用一直交替失败：请勿再次发送其中任何一个。"
         "请修改调用、使用其他工具，或告知用户哪里一直失败。"
     )
-    assert feedback.unknown_tool("x", ["a"], zh) == "找不到工具 'x'。可用的工具：a。"
+    assert texts.unknown_tool("x", ["a"], zh) == "找不到工具 'x'。可用的工具：a。"
 
 
 BROKEN = problems(
@@ -703,10 +703,10 @@ def test_a_result_that_breaks_its_schema_is_reported_without_its_data(
     """R55: what is wrong, and that the tool is at fault."""
     outcome = failure(Code.BAD_RESULT, "for older versions", Executed.YES, problems=BROKEN)
     wording = Wording(style=style, locale=locale)
-    assert feedback.failed("find", outcome, timeout=5, wording=wording) == text
+    assert texts.failed("find", outcome, timeout=5, wording=wording) == text
 
 
 def test_of_a_result_with_many_faults_the_first_are_told() -> None:
     outcome = failure(Code.BAD_RESULT, "", Executed.YES, problems=BROKEN)
-    told = feedback.failed("find", outcome, timeout=5, wording=Wording(Caps(errors=1)))
+    told = texts.failed("find", outcome, timeout=5, wording=Wording(Caps(errors=1)))
     assert "declares: 0.id: expected integer, got string; and 1 more. This" in told

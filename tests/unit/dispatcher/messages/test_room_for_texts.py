@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.dispatcher.messages.test_feedback import STYLES
+from tests.unit.dispatcher.messages.test_texts import STYLES
 from toolpool.contract.call import Flaw
 from toolpool.contract.outcome import Code
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.validator import SchemaValidator
-from toolpool.dispatcher.messages import feedback, locales
+from toolpool.dispatcher.messages import locales, texts
 from toolpool.dispatcher.messages.wording import Caps, Wording
 
 MONTHS = ["January", "February", "March", "April", "May", "June",
@@ -29,7 +29,7 @@ def field(schema: dict[str, Any], value: Any, **wording: Any) -> str:
     validator = SchemaValidator({"type": "object", "properties": {"a": schema}})
     found = validator.problems({"a": value})
     wording = {"style": "brief", **wording}
-    text = feedback.invalid_arguments(found, Wording(**wording), validator.shapes)
+    text = texts.invalid_arguments(found, Wording(**wording), validator.shapes)
     return text.removeprefix(Wording(**wording).words.head[wording["style"]])
 
 
@@ -61,7 +61,7 @@ def test_what_is_expected_has_the_room_that_there_is(
 def test_a_long_list_is_cut_where_there_is_no_room_and_what_came_is_still_said() -> None:
     months = Problem(("a",), "enum", "string", "string", tuple(f'"{m}"' for m in MONTHS))
     wording = Wording(Caps(characters=80, shape_characters=100), style="brief")
-    assert feedback.invalid_arguments([months], wording) == (
+    assert texts.invalid_arguments([months], wording) == (
         'Invalid parameters: a: expected one of "January", "February", "March", …, got another '
         "string"
     )
@@ -71,7 +71,7 @@ def test_a_short_error_leaves_its_room_to_a_long_one() -> None:
     months = Problem(("month",), "enum", "string", "string", tuple(f'"{m}"' for m in MONTHS))
     short = Problem(("day",), "type", "integer", "string")
     wording = Wording(Caps(characters=100, shape_characters=180), style="brief")
-    assert feedback.invalid_arguments([short, months], wording) == (
+    assert texts.invalid_arguments([short, months], wording) == (
         "Invalid parameters: day: expected integer, got string; "
         'month: expected one of "January", "February", "March", "April", "May", "June", "July", '
         '"August", …, '
@@ -99,7 +99,7 @@ def test_many_empty_fields_are_one_line() -> None:
     schema = {"properties": {name: {"type": kinds[n % 4]} for n, name in enumerate(names)}}
     validator = SchemaValidator(schema)
     found = validator.problems(dict.fromkeys(names))
-    text = feedback.invalid_arguments(found, shapes=validator.shapes)
+    text = texts.invalid_arguments(found, shapes=validator.shapes)
     assert text == (
         "Please rewrite the tool input with valid arguments. Errors: filter_0, filter_1, filter_2, "
         "filter_3, filter_4, filter_5, filter_6, filter_7, filter_8, filter_9, filter_10, "
@@ -111,7 +111,7 @@ def test_unknown_fields_share_one_list() -> None:
     schema = {"additionalProperties": False, "properties": {}}
     validator = SchemaValidator(schema)
     found = validator.problems({"verbose": 1, "debug": 2})
-    assert feedback.invalid_arguments(found, shapes=validator.shapes) == (
+    assert texts.invalid_arguments(found, shapes=validator.shapes) == (
         "Please rewrite the tool input with valid arguments. Errors: verbose, debug: unknown "
         "field, leave it out"
     )
@@ -122,23 +122,23 @@ def test_a_shape_that_has_no_room_keeps_what_is_required() -> None:
     validator = SchemaValidator(schema)
     found = validator.problems({"a": {"b": 1}})
     wording = Wording(Caps(characters=150, shape_characters=200))
-    text = feedback.invalid_arguments(found, wording, validator.shapes)
+    text = texts.invalid_arguments(found, wording, validator.shapes)
     assert text == (
         "Please rewrite the tool input with valid arguments. Errors: a.long_field_name_8: Required"
     )
     closed = SchemaValidator({**schema, "additionalProperties": False})
-    text = feedback.invalid_arguments(closed.problems({"b": 1}), wording, closed.shapes)
+    text = texts.invalid_arguments(closed.problems({"b": 1}), wording, closed.shapes)
     assert text.endswith("Expected arguments: {a: {long_field_name_8: string, …, ...}}")
     assert len(text) <= 200
 
 
 def test_a_problem_is_one_line_whatever_the_model_sent() -> None:
     schema = {"additionalProperties": False, "properties": {}}
-    text = feedback.invalid_arguments(SchemaValidator(schema).problems({"a\n- b\u2028": 1}))
+    text = texts.invalid_arguments(SchemaValidator(schema).problems({"a\n- b\u2028": 1}))
     assert text.endswith("Errors: a\\n- b\\u2028: unknown field, leave it out")
-    assert feedback.unknown_tool("fs\nread", []).startswith("Tool 'fs\\nread' not found.")
+    assert texts.unknown_tool("fs\nread", []).startswith("Tool 'fs\\nread' not found.")
     flaw = Flaw(Code.UNPARSEABLE, "not_json.value", {"at": 1, "of": 9, "near": "{\n\t'x"})
-    assert feedback.flawed(flaw).startswith(
+    assert texts.flawed(flaw).startswith(
         "The arguments are not valid JSON: a value is missing, or has no double quotes, at "
         "character 1 of 9, near `{\\n\\t'x`."
     )
@@ -146,10 +146,10 @@ def test_a_problem_is_one_line_whatever_the_model_sent() -> None:
 
 def test_a_deep_path_keeps_its_ends() -> None:
     path = ("orders", 12, *["an_inner_object_with_a_long_name"] * 6, "limit")
-    text = feedback.invalid_arguments([Problem(path, "type", "number", "string")])
+    text = texts.invalid_arguments([Problem(path, "type", "number", "string")])
     assert text.endswith("Errors: " + ".".join(map(str, path)) + ": expected number, got string")
     caps = Caps(characters=80, shape_characters=160)
-    text = feedback.invalid_arguments([Problem(path, "type", "number", "string")], Wording(caps))
+    text = texts.invalid_arguments([Problem(path, "type", "number", "string")], Wording(caps))
     assert text.endswith(
         "Errors: orders.12.an_inn…ner_object_with_a_long_name.limit: expected number, got string"
     )
@@ -178,7 +178,7 @@ def test_no_text_is_longer_than_its_cap(
     problems: list[Problem], style: str, locale: str, characters: int
 ) -> None:
     wording = Wording(Caps(characters=80, shape_characters=characters), locale, style)
-    assert len(feedback.invalid_arguments(problems, wording)) <= characters
+    assert len(texts.invalid_arguments(problems, wording)) <= characters
 
 
 @given(
@@ -198,4 +198,4 @@ def test_no_text_with_a_shape_is_longer_than_its_cap(
     validator = SchemaValidator(schema)
     found = validator.problems(arguments)
     wording = Wording(Caps(characters=120, shape_characters=characters), style=style)
-    assert len(feedback.invalid_arguments(found, wording, validator.shapes)) <= characters
+    assert len(texts.invalid_arguments(found, wording, validator.shapes)) <= characters

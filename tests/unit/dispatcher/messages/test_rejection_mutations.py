@@ -22,7 +22,7 @@ from toolpool.contract.schema.validator import SchemaValidator
 from toolpool.contract.spec import ToolSpec, sealed
 from toolpool.dispatcher.admission.catalog import Catalog, Offer
 from toolpool.dispatcher.admission.validate import validate
-from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.wording import Caps, Wording
 
 WRONG: dict[str, Any] = {
@@ -64,7 +64,7 @@ class Recorded:
         verdict = self.judged(arguments)
         assert isinstance(verdict, ToolResult)
         assert verdict.code is Code.INVALID_ARGUMENTS
-        text = feedback.invalid_arguments(
+        text = texts.invalid_arguments(
             self.validator.problems(arguments), Wording(Caps(errors=50, characters=5_000))
         )
         lines = text.partition("Errors: ")[2].split("; ")
@@ -168,7 +168,7 @@ def test_a_retyped_field_says_what_was_expected_and_what_came(
                 continue
             problems = call.validator.problems(put(call.arguments, path, WRONG[kind]))
             [problem] = [problem for problem in problems if problem.path == path]
-            text = feedback.invalid_arguments([problem], wording)
+            text = texts.invalid_arguments([problem], wording)
             line = text.removeprefix(wording.words.head[style]).removesuffix(
                 wording.words.tail[style]
             )
@@ -277,7 +277,7 @@ def test_several_slips_at_once_are_all_told(shared_data: Path, data: st.DataObje
         data.draw(st.sampled_from(["numbered", "default"])),
         data.draw(st.sampled_from(["en", "zh"])),
     )
-    text = feedback.invalid_arguments(
+    text = texts.invalid_arguments(
         problems, Wording(style=style, locale=locale), call.validator.shapes
     )
     assert len(text) <= Caps().shape_characters
