@@ -41,7 +41,7 @@ from toolpool.dispatcher.outcomes import forgotten, not_queued
 from toolpool.dispatcher.policy.approval_webhook import ApprovalNotifier
 from toolpool.dispatcher.policy.decision import Policy
 from toolpool.dispatcher.policy.verdict_types import AskApproval
-from toolpool.dispatcher.turn_context import TurnContext
+from toolpool.dispatcher.turn_options import TurnOptions
 
 log = logs.logger("approvals")
 
@@ -108,7 +108,7 @@ class ApprovalWaits:
         self,
         call: ToolCall,
         spec: ToolSpec,
-        turn: TurnContext,
+        turn: TurnOptions,
         since: float,
         approval: AskApproval,
         by: str,
@@ -358,7 +358,7 @@ class ApprovalWaits:
         start_by = now + self._settings.queue_timeout
         deadline = start_by + pending.message.timeout + pending_factory.ANSWER_MARGIN_SECONDS
         pending.approved(start_by=start_by, deadline=deadline)
-        self._in_flight.go_on(pending, is_sent=is_sent)
+        self._in_flight.send_held(pending, is_sent=is_sent)
 
     def _may_be_sent_already(self, found: ApprovalRecord) -> bool:
         """Whether the server may have lost the data about the call having been sent."""

@@ -27,7 +27,7 @@ from toolpool.dispatcher.messages.wording import wording_of
 from toolpool.dispatcher.observer import Observers
 from toolpool.dispatcher.policy.approval_view import Approval, approval_of
 from toolpool.dispatcher.transports.redis import RedisTransport
-from toolpool.dispatcher.turn_context import require_text
+from toolpool.dispatcher.turn_options import require_text
 
 _LONGEST_REASON = 1_000
 _LISTED_AT_MOST = 10_000

@@ -38,7 +38,7 @@ from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.wording import Wording
 from toolpool.dispatcher.outcomes import not_cancelled, unconfirmed
 from toolpool.dispatcher.results import Results
-from toolpool.dispatcher.turn_context import TurnContext
+from toolpool.dispatcher.turn_options import TurnOptions
 
 log = logs.logger("background")
 
@@ -182,9 +182,9 @@ class Background:
         """End the streams of completed handles."""
         self._completed.close()
 
-    async def answer(self, call: ToolCall, shared: TurnContext) -> Outcome:
+    async def answer(self, call: ToolCall, options: TurnOptions) -> Outcome:
         """Run one of the three tools here; never raises."""
-        arguments, session = call.arguments or {}, shared.session
+        arguments, session = call.arguments or {}, options.session
         try:
             if call.name == "task_list":
                 return await self._list(session)
@@ -195,7 +195,7 @@ class Background:
                 if page is not None:
                     return Outcome(ok=True, data=page)
             if found is None:
-                told = texts.no_such_handle(self._wording, lists_tasks=shared.offers("task_list"))
+                told = texts.no_such_handle(self._wording, lists_tasks=options.offers("task_list"))
                 return failure(Code.REPORTED, told, Executed.YES)
             if call.name == "task_cancel":
                 pending = await self._cancel(found, "the model")

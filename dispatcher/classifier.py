@@ -16,7 +16,7 @@ from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.messages import advice, texts
 from toolpool.dispatcher.messages.wording import Wording
-from toolpool.dispatcher.turn_context import TurnContext
+from toolpool.dispatcher.turn_options import TurnOptions
 
 log = logs.logger("dispatch")
 
@@ -172,7 +172,7 @@ class Classifier:
         unseen: str | None = None,
         *,
         own_end: OwnEnd | None = None,
-        turn: TurnContext | None = None,
+        turn: TurnOptions | None = None,
     ) -> ToolResult:
         """The result of an answered call, or of one that goes on without this caller (`own_end`).
 

@@ -26,7 +26,7 @@ from toolpool.dispatcher.policy.verdict_types import Preview
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.dispatcher.turn import TurnResult
-from toolpool.dispatcher.turn_context import page_number, patience, require_name
+from toolpool.dispatcher.turn_options import page_number, patience, require_name
 from toolpool.dispatcher.wiring import Wiring
 
 
@@ -316,10 +316,10 @@ class Dispatcher:
         """
         self._require(session)
         found = self._pipeline.read(response)
-        shared = self._pipeline.shared(
+        options = self._pipeline.options(
             found.id, session, context=context, timeout=None, wait=None, again=False, only=only
         )
-        return await self._pipeline.preview(found, shared)
+        return await self._pipeline.preview(found, options)
 
     async def dispatch(
         self,
@@ -356,7 +356,7 @@ class Dispatcher:
             found = self._pipeline.read(response, turn=turn, format=format)
         except response_reader.UnreadableResponse as error:
             return TurnResult([], format=error.format, error=str(error), response=response)
-        shared = self._pipeline.shared(
+        options = self._pipeline.options(
             found.id,
             session,
             context=context,
@@ -368,11 +368,11 @@ class Dispatcher:
         )
         since, resumer = monotonic(), self._parts.resumer
         if resumer.is_behind:
-            await resumer.catch_up(shared.session_key)
-        noted = resumer.note(response, found, shared)
-        results = await self._pipeline.run(found, shared, since)
+            await resumer.catch_up(options.session_key)
+        noted = resumer.note(response, found, options)
+        results = await self._pipeline.run(found, options, since)
         if noted is not None:
-            resumer.told(noted)
+            resumer.mark_answered(noted)
         return TurnResult(results, format=found.format, stop=found.stop, response=response)
 
     async def resume(
@@ -396,10 +396,10 @@ class Dispatcher:
         stores the history itself.
         """
         self._require(session)
-        shared = self._pipeline.shared(
+        options = self._pipeline.options(
             None, session, context=context, timeout=timeout, wait=wait, again=False, only=only
         )
-        return await self._parts.resumer.resume(messages, shared, format)
+        return await self._parts.resumer.resume(messages, options, format)
 
     async def task_result(
         self, handle: str, *, session: str | None = None, wait: float = 0.0

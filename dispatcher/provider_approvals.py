@@ -41,7 +41,7 @@ from toolpool.dispatcher.outcomes import not_queued
 from toolpool.dispatcher.policy.approval_webhook import ApprovalNotifier
 from toolpool.dispatcher.policy.decision import Policy
 from toolpool.dispatcher.policy.verdict_types import AskApproval, Deny
-from toolpool.dispatcher.turn_context import TurnContext
+from toolpool.dispatcher.turn_options import TurnOptions
 
 log = logs.logger("approvals")
 
@@ -84,7 +84,7 @@ class ProviderApprovals:
         """One entry per caller: several may ask for the same."""
 
     async def decide(
-        self, calls: Sequence[ToolCall], shared: TurnContext, since: float
+        self, calls: Sequence[ToolCall], options: TurnOptions, since: float
     ) -> Mapping[int, ToolResult]:
         """The answers to a provider's requests, by index; requests to leave unanswered are missing.
 
@@ -94,7 +94,7 @@ class ProviderApprovals:
         asked = [call for call in calls if call.flaw is NO_APPROVER and call.index < cap]
         if not asked:
             return {}
-        results = await asyncio.gather(*(self._decide(call, shared, since) for call in asked))
+        results = await asyncio.gather(*(self._decide(call, options, since) for call in asked))
         return {call.index: result for call, result in zip(asked, results, strict=True)}
 
     def unsent_calls(self) -> Collection[UnsentCall]:
@@ -110,36 +110,36 @@ class ProviderApprovals:
         ]
         return sum(outcome is not None for outcome in await asyncio.gather(*ends))
 
-    async def _decide(self, call: ToolCall, shared: TurnContext, since: float) -> ToolResult:
-        if (refusal := self._refusal(call, shared)) is not None:
-            return await self._denied(call, shared, refusal)
-        verdict, by = await self._policy.judge_foreign(call, shared)
+    async def _decide(self, call: ToolCall, options: TurnOptions, since: float) -> ToolResult:
+        if (refusal := self._refusal(call, options)) is not None:
+            return await self._denied(call, options, refusal)
+        verdict, by = await self._policy.judge_foreign(call, options)
         if isinstance(verdict, Deny):
-            self._tell("denied", call, shared, by, verdict.reason)
+            self._tell("denied", call, options, by, verdict.reason)
             told = self._no(call, verdict.reason or self._wording.words.not_allowed)
-            return await self._denied(call, shared, told)
+            return await self._denied(call, options, told)
         if isinstance(verdict, AskApproval):
-            return await self._ask(call, shared, since, verdict, by)
-        granted = await self._granted(call, shared)
+            return await self._ask(call, options, since, verdict, by)
+        granted = await self._granted(call, options)
         if not granted.ok:
-            return await self._denied(call, shared, granted)
-        if shared.session is None or shared.id is None:  # no other dispatcher can know its record
-            self._tell("approved", call, shared, by, "")
+            return await self._denied(call, options, granted)
+        if options.session is None or options.id is None:  # no other dispatcher can know its record
+            self._tell("approved", call, options, by, "")
             return granted
-        key = pending_factory.key_of(call, shared, self._settings.tenant)
+        key = pending_factory.key_of(call, options, self._settings.tenant)
         found = await self._close(key, CloseReason.USED, None)
         if found is not None and found.state is CallState.WAITING:
-            return await self._ask(call, shared, since, AskApproval(), by)
+            return await self._ask(call, options, since, AskApproval(), by)
         outcome = self._recorded(key, found.outcome) if found is not None else None
         if outcome is None or not outcome.ok:
             return self._no_as_recorded(call, outcome)
-        self._tell("approved", call, shared, by, "")
+        self._tell("approved", call, options, by, "")
         return granted
 
-    async def _denied(self, call: ToolCall, shared: TurnContext, answer: ToolResult) -> ToolResult:
+    async def _denied(self, call: ToolCall, options: TurnOptions, answer: ToolResult) -> ToolResult:
         """Record a denial, so that the request is granted nowhere; the answer is no in any case."""
-        if shared.session is not None and shared.id is not None:
-            key = pending_factory.key_of(call, shared, self._settings.tenant)
+        if options.session is not None and options.id is not None:
+            key = pending_factory.key_of(call, options, self._settings.tenant)
             await self._close(key, CloseReason.CANCEL, Code.DENIED)
         return answer
 
@@ -158,50 +158,50 @@ class ProviderApprovals:
             return self._no(call, words.policy_failed)
         return self._no(call, words.reasons.get(outcome.error, outcome.error or words.not_allowed))
 
-    async def _granted(self, call: ToolCall, shared: TurnContext) -> ToolResult:
+    async def _granted(self, call: ToolCall, options: TurnOptions) -> ToolResult:
         """The answer to an allowed call; kill switches are checked here, as no worker will."""
         try:
             await self._available.follow_switches()
         except ServerError as error:
             log.warning("switches_not_read call=%s: %s", call.id, error)
             return self._no(call, self._wording.words.policy_failed)
-        return self._refusal(call, shared) or _yes(call)
+        return self._refusal(call, options) or _yes(call)
 
-    def _refusal(self, call: ToolCall, shared: TurnContext) -> ToolResult | None:
+    def _refusal(self, call: ToolCall, options: TurnOptions) -> ToolResult | None:
         """The refusal of a tool that was not offered or is switched off; None for any other."""
-        if not shared.offers(call.name):
+        if not options.offers(call.name):
             return self._no(call, self._wording.words.not_allowed)
         denial = self._available.denial(call)
         return self._no(call, denial.error) if denial is not None else None
 
     async def _ask(
-        self, call: ToolCall, shared: TurnContext, since: float, approval: AskApproval, by: str
+        self, call: ToolCall, options: TurnOptions, since: float, approval: AskApproval, by: str
     ) -> ToolResult:
-        wait = shared.wait if shared.wait is not None else self._settings.background_wait
+        wait = options.wait if options.wait is not None else self._settings.background_wait
         until = since + min(wait, approval.expires or self._settings.approval_expires)
-        request = self._request(call, shared, approval, by, max(0.001, until - time.monotonic()))
+        request = self._request(call, options, approval, by, max(0.001, until - time.monotonic()))
         ledger, now = self._ledger, self._transport.server_time
         end = functools.partial(self._cancel, request)
-        unsent = UnsentCall(call, shared.session, since, end, waits_for="approval", key=request.id)
+        unsent = UnsentCall(call, options.session, since, end, waits_for="approval", key=request.id)
         self._waiting[asker := object()] = unsent
         try:
             found = await ledger.ask(self._asking(request), now=now())
             if found.answer == "new":
-                self._tell("asked", call, shared, by, approval.reason)
+                self._tell("asked", call, options, by, approval.reason)
                 telling = asyncio.ensure_future(self._notifier.asked(request))
                 telling.add_done_callback(lambda _: None)
             while found.state == "waiting" and time.monotonic() < until:
                 await asyncio.sleep(min(_EVERY_SECONDS, max(0.0, until - time.monotonic())))
                 found = await ledger.read(request.id, now=now())
-            answer = await self._answer(call, shared, found)
+            answer = await self._answer(call, options, found)
             if not await self._use_up(request, found, answer.result):
                 found = await ledger.read(request.id, now=now())
-                answer = await self._answer(call, shared, found)
+                answer = await self._answer(call, options, found)
                 is_used_up = await self._use_up(request, found, answer.result)
                 if answer.result.ok and not is_used_up:
                     return self._no(call, self._wording.words.policy_failed)
             if answer.what:
-                self._tell(answer.what, call, shared, answer.by, answer.reason)
+                self._tell(answer.what, call, options, answer.by, answer.reason)
             return answer.result
         except asyncio.CancelledError:
             await asyncio.shield(end())
@@ -254,7 +254,7 @@ class ProviderApprovals:
             return None
         return answers[0]
 
-    async def _answer(self, call: ToolCall, shared: TurnContext, found: ApprovalRecord) -> _Answer:
+    async def _answer(self, call: ToolCall, options: TurnOptions, found: ApprovalRecord) -> _Answer:
         """The content of the record, if it is signed with our key for this call."""
         words = self._wording.words
         if found.state == "waiting" or found.shown in _UNDECIDED:
@@ -273,7 +273,7 @@ class ProviderApprovals:
             decision = read_decision(
                 self._envelope, found.decision, key=key, tenant=tenant, prefix=prefix, digest=digest
             )
-            is_own = request.message.session == shared.session
+            is_own = request.message.session == options.session
             if not is_own or not may_decide(decision.by, request.approvers):
                 raise MessageRejected("foreign", "it is for something else")
         except MessageRejected as error:
@@ -285,16 +285,16 @@ class ProviderApprovals:
         if not decision.approved:
             told = texts.denied_by(by, reason, self._wording)
             return _Answer(self._no(call, told), "denied", by, reason)
-        return await self._denied_by_now(call, shared, by) or _Answer(
-            await self._granted(call, shared), "approved", by, reason
+        return await self._denied_by_now(call, options, by) or _Answer(
+            await self._granted(call, options), "approved", by, reason
         )
 
     async def _denied_by_now(
-        self, call: ToolCall, shared: TurnContext, approver: str
+        self, call: ToolCall, options: TurnOptions, approver: str
     ) -> _Answer | None:
         """The refusal of an approved call that the policy now denies; None if it does not."""
         words = self._wording.words
-        verdict, by = await self._policy.judge_foreign(call, shared)
+        verdict, by = await self._policy.judge_foreign(call, options)
         if isinstance(verdict, Deny):
             told = self._no(call, verdict.reason or words.not_allowed)
             return _Answer(told, "denied", by, verdict.reason)
@@ -316,21 +316,21 @@ class ProviderApprovals:
         )
 
     def _request(
-        self, call: ToolCall, shared: TurnContext, approval: AskApproval, by: str, good: float
+        self, call: ToolCall, options: TurnOptions, approval: AskApproval, by: str, good: float
     ) -> ApprovalRequest:
         now, arguments = self._transport.server_time(), call.arguments or {}
         return ApprovalRequest(
             tenant=self._settings.tenant,
             prefix=self._settings.key_prefix,
             message=CallMessage(
-                key=pending_factory.key_of(call, shared, self._settings.tenant),
+                key=pending_factory.key_of(call, options, self._settings.tenant),
                 id=call.id,
                 tool=call.name,
                 digest="",
                 arguments=arguments,
                 index=call.index,
-                session=shared.session,
-                turn=shared.id,
+                session=options.session,
+                turn=options.id,
             ),
             digest=digest_of(call.name, arguments),
             asked_at=now,
@@ -339,7 +339,7 @@ class ProviderApprovals:
             reason=approval.reason,
             approvers=tuple(approval.approvers),
             by=by,
-            provider=shared.provider,
+            provider=options.provider,
             is_foreign=True,
         )
 
@@ -347,12 +347,12 @@ class ProviderApprovals:
         text = self._wording.words.denied.format(name=call.name, error=reason.rstrip(" .。"))
         return rejected(call, Code.DENIED, text, self._wording)
 
-    def _tell(self, what: str, call: ToolCall, shared: TurnContext, by: str, reason: str) -> None:
+    def _tell(self, what: str, call: ToolCall, options: TurnOptions, by: str, reason: str) -> None:
         self._observers.audited(
             what,
             tool=call.name,
             call_id=call.id,
-            session=shared.session,
+            session=options.session,
             by=by,
             reason=reason,
         )

@@ -23,14 +23,14 @@ from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.formats import FORMATS, Response, history_format, named, response_reader
 from toolpool.dispatcher.formats.call_ids import is_unique
-from toolpool.dispatcher.formats.history import Edit, History, Spoken, Told
+from toolpool.dispatcher.formats.history import Edit, History, PastResponse, PlacedAnswer
 from toolpool.dispatcher.formats.history_answers import matched
 from toolpool.dispatcher.formats.sdk_objects import sendable
 from toolpool.dispatcher.formats.stop_reasons import Verdict, ending
 from toolpool.dispatcher.transports.base import Transport, TurnNote
 from toolpool.dispatcher.turn import TurnResult
-from toolpool.dispatcher.turn_context import TurnContext
-from toolpool.dispatcher.turn_matching import Notes, Said
+from toolpool.dispatcher.turn_matching import Notes, ResponseName
+from toolpool.dispatcher.turn_options import TurnOptions
 from toolpool.dispatcher.turn_pipeline import TurnPipeline
 from toolpool.dispatcher.turns import Turn, Turns
 
@@ -50,15 +50,15 @@ _NAME_LENGTH = 20
 class _Part:
     """One response in a history, with the answers that its calls have there."""
 
-    spoken: Spoken
+    past: PastResponse
     calls: Sequence[ToolCall]
-    found: Sequence[Told | None] = ()
+    found: Sequence[PlacedAnswer | None] = ()
     first_open: int = 0
     """The number of its first call without an answer, among those of the whole history."""
 
     def open(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
         """The calls that have no answer."""
-        return [call for call, told in zip(calls, self.found, strict=True) if told is None]
+        return [call for call, placed in zip(calls, self.found, strict=True) if placed is None]
 
     @property
     def is_open(self) -> bool:
@@ -66,7 +66,7 @@ class _Part:
 
     @property
     def is_astray(self) -> bool:
-        return any(told is not None and self.spoken.is_astray(told) for told in self.found)
+        return any(placed is not None and self.past.is_astray(placed) for placed in self.found)
 
 
 _Turn = list[_Part]
@@ -98,13 +98,13 @@ class Resume:
         """Whether a write failed and notes wait for the next."""
         self._caught_up = asyncio.Event()
 
-    def note(self, response: Any, found: Response, shared: TurnContext) -> TurnNote | None:
+    def note(self, response: Any, found: Response, options: TurnOptions) -> TurnNote | None:
         """Note the turn of a response's calls, without delaying them.
 
-        Returns what `told` takes; None if that makes no difference.
+        Returns what `mark_answered` takes; None if that makes no difference.
         """
         history = FORMATS[found.format].HISTORY
-        if shared.session is None or shared.id is None or history is None:
+        if options.session is None or options.id is None or history is None:
             return None
         if not self._settings.turn_ttl:
             return None
@@ -112,20 +112,20 @@ class Resume:
         # in the form of a history, which does not say why a response ended
         if found.stop is not None:
             try:
-                whole = self._pipeline.read(response, format=found.format, turn=shared.id, stop="")
+                whole = self._pipeline.read(response, format=found.format, turn=options.id, stop="")
             except response_reader.UnreadableResponse:
                 return None  # no calls
             calls = whole.calls
         if not calls:
             return None
         name = _name(calls, history)
-        note = TurnNote(shared.session_key[:_NAME_LENGTH], shared.id, name, found.stop or "")
+        note = TurnNote(options.session_key[:_NAME_LENGTH], options.id, name, found.stop or "")
         self._remember(note)
         return None if _are_distinct(calls, history) else note
 
-    def told(self, note: TurnNote) -> None:
+    def mark_answered(self, note: TurnNote) -> None:
         """Note that the host has the answers of a turn, which rules it out among equal calls."""
-        self._remember(TurnNote(note.session, note.turn, told=True))
+        self._remember(TurnNote(note.session, note.turn, is_answered=True))
 
     def _remember(self, note: TurnNote) -> None:
         if len(self._writing) + len(self._notes) < _NOTES_AT_MOST:
@@ -187,13 +187,13 @@ class Resume:
     async def resume(
         self,
         messages: Sequence[Any],
-        shared: TurnContext,
+        options: TurnOptions,
         format: str | None,
     ) -> list[Any]:
         """The history with every call answered. Raises ValueError if it cannot be read."""
         if isinstance(messages, (str, bytes, dict)) or not isinstance(messages, Sequence):
             raise ValueError(f"messages must be a list, not {type(messages).__name__}")
-        if shared.session is None:
+        if options.session is None:
             raise ValueError("resume needs the session that the calls were dispatched in")
         plain = [_plain(message) for message in messages]
         name = history_format(plain) if format is None else named(format)
@@ -210,7 +210,9 @@ class Resume:
         for part in parts:
             part.first_open = len(missing)
             missing += part.open(part.calls)
-        waiting = Turn([msgspec.structs.replace(c, index=i) for i, c in enumerate(missing)], shared)
+        waiting = Turn(
+            [msgspec.structs.replace(c, index=i) for i, c in enumerate(missing)], options
+        )
         self._turns.running.add(waiting)  # one response is completed after the other
         try:
             await self._complete_all(edit, history, name, parts, plain, waiting)
@@ -227,23 +229,23 @@ class Resume:
         plain: Sequence[Any],
         waiting: Turn,
     ) -> None:
-        shared = waiting.shared
-        notes = Notes(await self._noted(shared.session_key[:_NAME_LENGTH]))
+        options = waiting.options
+        notes = Notes(await self._noted(options.session_key[:_NAME_LENGTH]))
         turns = _joined(parts, history, notes)
-        said = [_said(turn, history) for turn in turns]
+        said = [_response_name(turn, history) for turn in turns]
         known = notes.of(said)
         unknown = _unknown(turns, said, known, plain)
         for turn, each, note in zip(turns, said, known, strict=True):
             if each.is_open:
-                id = note.turn if note is not None else unknown[turn[0].spoken.at]
+                id = note.turn if note is not None else unknown[turn[0].past.at]
                 stop = note.stop if note is not None else notes.stop_of_equals(each, said)
-                context = msgspec.structs.replace(shared, id=id, again=True, provider=name)
+                context = msgspec.structs.replace(options, id=id, again=True, provider=name)
                 await self._complete(edit, history, turn, name, stop, context, waiting)
                 if note is not None and not each.is_distinct:
-                    self.told(note)
+                    self.mark_answered(note)
             elif any(part.is_astray for part in turn):
                 for part in turn:
-                    history.place(edit, part.spoken, part.found, [])
+                    history.place(edit, part.past, part.found, [])
 
     def _read(self, history: History, messages: Sequence[Any], format: str) -> list[_Part]:
         """The responses in a history that have calls, and which of these have an answer.
@@ -251,15 +253,15 @@ class Resume:
         The stop reason is left out, as in the notes: few histories have it.
         """
         parts: list[_Part] = []
-        for spoken in history.spoken(messages):
+        for past in history.past_responses(messages):
             try:
-                calls = self._pipeline.read(spoken.response, format=format, stop="").calls
+                calls = self._pipeline.read(past.response, format=format, stop="").calls
             except response_reader.UnreadableResponse:
                 continue
             if calls:
-                parts.append(_Part(spoken, calls))
-        responses = [(part.spoken, part.calls) for part in parts]
-        found = matched(responses, history.told(messages), has_ids=history.has_ids)
+                parts.append(_Part(past, calls))
+        responses = [(part.past, part.calls) for part in parts]
+        found = matched(responses, history.placed_answers(messages), has_ids=history.has_ids)
         for part, answers in zip(parts, found, strict=True):
             part.found = answers
         return parts
@@ -280,11 +282,11 @@ class Resume:
         turn: _Turn,
         format: str,
         stop: str | None,
-        shared: TurnContext,
+        options: TurnOptions,
         waiting: Turn,
     ) -> None:
         """Answer the calls of one turn that have no answer."""
-        calls = self._dispatched(turn, format, shared.id, stop)
+        calls = self._dispatched(turn, format, options.id, stop)
         if [len(each) for each in calls] != [len(part.calls) for part in turn]:
             return  # it goes on in a later response, and is not answered
         missing: list[ToolCall] = []
@@ -297,14 +299,14 @@ class Resume:
                     cancelled.append(call.index)
         found = Response(format=format, calls=tuple(missing))
         results = iter(
-            await self._pipeline.run(found, shared, time.monotonic(), cancelled=cancelled)
+            await self._pipeline.run(found, options, time.monotonic(), cancelled=cancelled)
         )
         for each, part in zip(calls, turn, strict=True):
-            told = [next(results) for _ in part.open(each)]
+            answered = [next(results) for _ in part.open(each)]
             _name_calls(edit, part, each, format)
-            if told or part.is_astray:
-                answers = TurnResult(told, format=format).messages()
-                history.place(edit, part.spoken, part.found, answers)
+            if answered or part.is_astray:
+                answers = TurnResult(answered, format=format).messages()
+                history.place(edit, part.past, part.found, answers)
 
     def _dispatched(
         self, turn: _Turn, format: str, id: str | None, stop: str | None
@@ -318,8 +320,8 @@ class Resume:
         first = 0
         for part in turn:
             its_stop = "" if is_cut and part is not turn[-1] else stop
-            options = {"format": format, "turn": id, "stop": its_stop}
-            read = self._pipeline.read(part.spoken.response, **options).calls
+            named = {"format": format, "turn": id, "stop": its_stop}
+            read = self._pipeline.read(part.past.response, **named).calls
             calls.append(
                 [msgspec.structs.replace(call, index=first + call.index) for call in read]
                 if first
@@ -351,10 +353,10 @@ def _are_distinct(calls: Iterable[ToolCall], history: History) -> bool:
     return False
 
 
-def _said(turn: _Turn, history: History) -> Said:
+def _response_name(turn: _Turn, history: History) -> ResponseName:
     calls = [call for part in turn for call in part.calls]
     is_open = any(part.is_open for part in turn)
-    return Said(_name(calls, history), _are_distinct(calls, history), is_open)
+    return ResponseName(_name(calls, history), _are_distinct(calls, history), is_open)
 
 
 def _joined(parts: Sequence[_Part], history: History, notes: Notes) -> list[_Turn]:
@@ -375,7 +377,7 @@ def _joined(parts: Sequence[_Part], history: History, notes: Notes) -> list[_Tur
 def _length(parts: Sequence[_Part], at: int, history: History, notes: Notes) -> int:
     """How many parts from here on were one response; at least this one."""
     most = 1
-    while most < _JOINED_AT_MOST and at + most < len(parts) and parts[at + most].spoken.joins:
+    while most < _JOINED_AT_MOST and at + most < len(parts) and parts[at + most].past.joins:
         most += 1
     for count in range(most, 1, -1):
         some = parts[at : at + count]
@@ -388,7 +390,7 @@ def _length(parts: Sequence[_Part], at: int, history: History, notes: Notes) -> 
 
 def _unknown(
     turns: Sequence[_Turn],
-    said: Sequence[Said],
+    said: Sequence[ResponseName],
     known: Sequence[TurnNote | None],
     messages: Sequence[Any],
 ) -> dict[tuple[int, ...], str]:
@@ -402,7 +404,7 @@ def _unknown(
     for turn, each, note in zip(turns, said, known, strict=True):
         if note is not None or not each.is_open:
             continue
-        at = turn[0].spoken.at
+        at = turn[0].past.at
         if each.is_distinct:
             names[at] = f"resumed-{each.name}"
             continue
@@ -423,11 +425,11 @@ def _name_calls(edit: Edit, part: _Part, calls: Sequence[ToolCall], format: str)
         return
     ids = {
         index: call.id
-        for index, (call, told) in enumerate(zip(calls, part.found, strict=True))
-        if told is None and not call.id_given and "function" not in (call.origin or {})
+        for index, (call, placed) in enumerate(zip(calls, part.found, strict=True))
+        if placed is None and not call.id_given and "function" not in (call.origin or {})
     }
-    said = FORMATS[format].said(part.spoken.response, ids) if ids else []
-    for at, message in zip(part.spoken.at, said, strict=False):
+    said = FORMATS[format].said(part.past.response, ids) if ids else []
+    for at, message in zip(part.past.at, said, strict=False):
         kept = edit.plain[at]
         edit.change(at, {**kept, **history.as_kept(message, kept)})
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from toolpool.dispatcher.transports.base import TurnNote
 
 
-class Said(NamedTuple):
+class ResponseName(NamedTuple):
     """A response in a history: the name of its calls, and whether that is unique."""
 
     name: str
@@ -34,14 +34,14 @@ class Notes:
     def __init__(self, notes: Sequence[TurnNote]) -> None:
         self._has_hole = any(not note.turn for note in notes)
         noted: dict[str, _Noted] = {}
-        told: set[str] = set()
+        answered: set[str] = set()
         for order, note in enumerate(notes):
-            if note.told:
-                told.add(note.turn)
+            if note.is_answered:
+                answered.add(note.turn)
             elif note.turn:
-                told.discard(note.turn)  # it was dispatched again
+                answered.discard(note.turn)  # it was dispatched again
                 noted[note.turn] = _Noted(note, order)
-        self._told = told
+        self._answered = answered
         self._in_order = sorted(noted.values(), key=lambda each: each.order)
         self._by_name: dict[str, list[_Noted]] = {}
         for each in self._in_order:
@@ -50,41 +50,41 @@ class Notes:
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
 
-    def stop_of_equals(self, said: Said, history: Sequence[Said]) -> str | None:
+    def stop_of_equals(self, named: ResponseName, history: Sequence[ResponseName]) -> str | None:
         """Why the calls of a response were not all run, the same for all equal responses.
 
         None if some were, or if the history has an equal response without a note.
         """
-        noted = self._by_name.get(said.name, [])
+        noted = self._by_name.get(named.name, [])
         stops = {each.note.stop for each in noted}
         if len(stops) != 1 or "" in stops or self._has_hole:
             return None
-        is_noted = sum(each.name == said.name for each in history) <= len(noted)
+        is_noted = sum(each.name == named.name for each in history) <= len(noted)
         return stops.pop() if is_noted else None
 
-    def of(self, history: Sequence[Said]) -> list[TurnNote | None]:
+    def of(self, history: Sequence[ResponseName]) -> list[TurnNote | None]:
         """The turn of each response; None if ambiguous."""
-        often = Counter(said.name for said in history)
-        often_open = Counter(said.name for said in history if said.is_open)
+        often = Counter(named.name for named in history)
+        often_open = Counter(named.name for named in history if named.is_open)
         seen, seen_open = Counter[str](), Counter[str]()
         found: list[TurnNote | None] = []
-        for at, said in enumerate(history):
-            noted = self._by_name.get(said.name, [])
-            if said.is_distinct:
-                place, count = seen[said.name], often[said.name]
+        for at, named in enumerate(history):
+            noted = self._by_name.get(named.name, [])
+            if named.is_distinct:
+                place, count = seen[named.name], often[named.name]
                 fits = place < len(noted) <= count
             else:
-                noted = [each for each in noted if each.note.turn not in self._told]
-                place, count = seen_open[said.name], often_open[said.name]
-                fits = said.is_open and len(noted) == count and not self._has_hole
+                noted = [each for each in noted if each.note.turn not in self._answered]
+                place, count = seen_open[named.name], often_open[named.name]
+                fits = named.is_open and len(noted) == count and not self._has_hole
                 fits = fits and self._is_newest(noted[place], history[at + 1 :])
             found.append(noted[place].note if fits else None)
-            seen[said.name] += 1
-            seen_open[said.name] += said.is_open
+            seen[named.name] += 1
+            seen_open[named.name] += named.is_open
         return found
 
-    def _is_newest(self, noted: _Noted, later: Sequence[Said]) -> bool:
+    def _is_newest(self, noted: _Noted, later: Sequence[ResponseName]) -> bool:
         """Whether everything dispatched after it also follows it."""
-        names = {said.name for said in later}
+        names = {named.name for named in later}
         after = (each.note.name for each in self._in_order if each.order > noted.order)
         return all(name in names for name in after)

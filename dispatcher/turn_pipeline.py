@@ -25,7 +25,7 @@ from toolpool.dispatcher.policy.decision import Judgement, Policy
 from toolpool.dispatcher.policy.verdict_types import Preview
 from toolpool.dispatcher.provider_approvals import ProviderApprovals
 from toolpool.dispatcher.results import Results
-from toolpool.dispatcher.turn_context import TurnContext, turn_context
+from toolpool.dispatcher.turn_options import TurnOptions, turn_options
 from toolpool.dispatcher.turns import Answered, Turn, Turns
 
 
@@ -66,7 +66,7 @@ class TurnPipeline:
         cap = self._settings.max_argument_bytes
         return response_reader.read(response, max_bytes=cap, wording=self._wording, **named)
 
-    def shared(
+    def options(
         self,
         turn: str | None,
         session: str | None,
@@ -77,9 +77,9 @@ class TurnPipeline:
         again: bool,
         only: Collection[str] | None,
         provider: str = "",
-    ) -> TurnContext:
+    ) -> TurnOptions:
         """The checked options of a dispatch. Raises ValueError."""
-        return turn_context(
+        return turn_options(
             turn,
             session,
             provider=provider,
@@ -92,15 +92,15 @@ class TurnPipeline:
             max_bytes=self._settings.max_argument_bytes,
         )
 
-    async def preview(self, found: Response, shared: TurnContext) -> list[Preview]:
+    async def preview(self, found: Response, options: TurnOptions) -> list[Preview]:
         """The preview of each call."""
-        return [await self._preview(call, found.format, shared) for call in found.calls]
+        return [await self._preview(call, found.format, options) for call in found.calls]
 
-    async def _preview(self, call: ToolCall, format: str, shared: TurnContext) -> Preview:
-        verdict = self._acceptance.judge(call, shared.only, format)
+    async def _preview(self, call: ToolCall, format: str, options: TurnOptions) -> Preview:
+        verdict = self._acceptance.judge(call, options.only, format)
         if isinstance(verdict, ToolResult):
             return Preview(rejection=verdict, decision="deny")
-        preview = await self._policy.preview(verdict, shared)
+        preview = await self._policy.preview(verdict, options)
         if preview.decision == "deny":
             return preview
         as_run = msgspec.structs.replace(verdict[0], arguments=preview.arguments)
@@ -114,7 +114,7 @@ class TurnPipeline:
     def run(
         self,
         found: Response,
-        shared: TurnContext,
+        options: TurnOptions,
         since: float,
         *,
         cancelled: Collection[int] = (),
@@ -124,7 +124,7 @@ class TurnPipeline:
         The first calls' deadlines count from `since`, on the monotonic clock. `cancelled` are the
         indexes of calls that were cancelled before.
         """
-        turn = Turn(found.calls, shared)
+        turn = Turn(found.calls, options)
         if cancelled:
             turn.cancelled = dict.fromkeys(cancelled)
         rejected: dict[int, ToolResult] = {}
@@ -142,7 +142,7 @@ class TurnPipeline:
         rejected: dict[int, ToolResult],
         sent: dict[int, Pending],
     ) -> list[ToolResult]:
-        rows = recorder.asked(found, turn.shared)
+        rows = recorder.asked(found, turn.options)
         try:
             results = await self._run(turn, found, since, rejected, sent)
         except BaseException:
@@ -162,10 +162,10 @@ class TurnPipeline:
         """As `run`; `rejected` and `sent` hold the known state of each call at any time."""
         self._turns.running.add(turn)
         try:
-            shared = turn.shared
+            options = turn.options
             accepted: list[Accepted] = []
-            is_suspect = self._loops.suspects(shared.session_key)
-            looping = await self._looping(found, shared) if is_suspect else {}
+            is_suspect = self._loops.suspects(options.session_key)
+            looping = await self._looping(found, options) if is_suspect else {}
             decides = self._policy.asks_somebody
             undecided: list[ToolCall] = []
             for call in found.calls:
@@ -173,7 +173,7 @@ class TurnPipeline:
                     undecided.append(call)
                     continue
                 verdict = self._acceptance.judge(
-                    call, shared.only, found.format, looping.get(call.index)
+                    call, options.only, found.format, looping.get(call.index)
                 )
                 if isinstance(verdict, ToolResult):
                     self._reject(call, verdict, turn, found.format, rejected)
@@ -184,7 +184,7 @@ class TurnPipeline:
             if undecided:
                 await self._decide_foreign(undecided, turn, found.format, since, rejected)
             if rejected:
-                await self._record_rejections(found, shared, rejected)
+                await self._record_rejections(found, options, rejected)
             judged: dict[int, Judgement] = {}
             if decides and accepted:
                 judged = await self._judge(accepted, turn)
@@ -203,9 +203,9 @@ class TurnPipeline:
                 results.append(result)
                 news.append(result if is_new_outcome else None)
                 has_failure |= is_new_outcome and not result.ok
-            if shared.session_key and (has_failure or self._loops.suspects(shared.session_key)):
-                await self._loops.note(found.calls, news, shared.session_key)
-            self._analytics.note(results, session=shared.session, model=found.model)
+            if options.session_key and (has_failure or self._loops.suspects(options.session_key)):
+                await self._loops.note(found.calls, news, options.session_key)
+            self._analytics.note(results, session=options.session, model=found.model)
             return results
         finally:
             self._turns.running.discard(turn)
@@ -221,8 +221,8 @@ class TurnPipeline:
         turn.passed.add(call.index)
         rejected[call.index] = result
         is_known = self._acceptance.has(result.name)
-        shared = turn.shared
-        self._observers.rejected(result, shared.session, shared.id, format, is_known=is_known)
+        options = turn.options
+        self._observers.rejected(result, options.session, options.id, format, is_known=is_known)
 
     async def _decide_foreign(
         self,
@@ -234,19 +234,19 @@ class TurnPipeline:
     ) -> None:
         """Answer requests that a provider makes for itself, and reject other flawed calls."""
         turn.passed.update([call.index for call in calls])  # `ProviderApprovals.cancel` ends them
-        answers = await self._foreign.decide(calls, turn.shared, since)
+        answers = await self._foreign.decide(calls, turn.options, since)
         for call in calls:
             answer = answers.get(call.index)
             if answer is not None and answer.ok:
                 rejected[call.index] = answer
                 continue
-            verdict = answer or self._acceptance.judge(call, turn.shared.only, format)
+            verdict = answer or self._acceptance.judge(call, turn.options.only, format)
             assert isinstance(verdict, ToolResult)  # it is flawed
             self._reject(call, verdict, turn, format, rejected)
 
     async def _judge(self, accepted: list[Accepted], turn: Turn) -> dict[int, Judgement]:
         """The policy's judgements; it may replace the arguments in `accepted`."""
-        judged = await self._policy.judge(accepted, turn.shared)
+        judged = await self._policy.judge(accepted, turn.options)
         for number, (call, offer) in enumerate(accepted):
             if call.index in judged:
                 accepted[number] = judged[call.index].call, offer
@@ -260,53 +260,53 @@ class TurnPipeline:
         for (index, (_, is_new)), result in zip(list(answered.items()), shown, strict=True):
             answered[index] = result, is_new
 
-    async def _looping(self, found: Response, shared: TurnContext) -> dict[int, FailureHistory]:
+    async def _looping(self, found: Response, options: TurnOptions) -> dict[int, FailureHistory]:
         """The calls that the loop guard refuses, by index, with their history."""
-        looping = await self._loops.look(found.calls, shared.session_key)
-        if looping and shared.session is not None:
-            looping = await self._without_known(looping, found, shared)
-            looping = await self._loops.refused(found.calls, looping, shared.session, shared.id)
+        looping = await self._loops.look(found.calls, options.session_key)
+        if looping and options.session is not None:
+            looping = await self._without_known(looping, found, options)
+            looping = await self._loops.refused(found.calls, looping, options.session, options.id)
         return looping
 
     async def _without_known(
-        self, looping: dict[int, FailureHistory], found: Response, shared: TurnContext
+        self, looping: dict[int, FailureHistory], found: Response, options: TurnOptions
     ) -> dict[int, FailureHistory]:
         """The looping calls without those dispatched before, which have their own results."""
-        if shared.session is None or shared.id is None:
+        if options.session is None or options.id is None:
             return looping
-        judge, only = self._acceptance.judge, shared.only
+        judge, only = self._acceptance.judge, options.only
         verdicts = [judge(c, only, found.format) for c in found.calls if c.index in looping]
         calls = [verdict[0] for verdict in verdicts if not isinstance(verdict, ToolResult)]
-        asked = await self._turns.were_dispatched(calls, shared) if calls else []
+        asked = await self._turns.were_dispatched(calls, options) if calls else []
         known = {call.index for call, known in zip(calls, asked, strict=True) if known is not False}
         return {index: seen for index, seen in looping.items() if index not in known}
 
     async def _record_rejections(
-        self, found: Response, shared: TurnContext, rejected: dict[int, ToolResult]
+        self, found: Response, options: TurnOptions, rejected: dict[int, ToolResult]
     ) -> None:
         """Record rejections, and correct that of a call that was dispatched before.
 
         It may have run, for example under an earlier release of its tool, or where other tools were
         allowed. A call that is too large has no arguments to be found by.
         """
-        if shared.session is None or shared.id is None:
+        if options.session is None or options.id is None:
             return
         calls = [
             msgspec.structs.replace(call, name=rejected[call.index].name)
             for call in found.calls
             if call.index in rejected
             and not rejected[call.index].ok
-            and (not shared.again or self._acceptance.has(rejected[call.index].name))
+            and (not options.again or self._acceptance.has(rejected[call.index].name))
             and (call.flaw is None or rejected[call.index].code is Code.UNKNOWN_TOOL)
         ]
         executed: Sequence[Executed | None] = [None for _ in calls]
-        if calls and not shared.again:  # else a missing record proves nothing
-            executed = await self._turns.reject([(c, rejected[c.index]) for c in calls], shared)
+        if calls and not options.again:  # else a missing record proves nothing
+            executed = await self._turns.reject([(c, rejected[c.index]) for c in calls], options)
         for call, ran in zip(calls, executed, strict=True):
             result = rejected[call.index]
             if result.code is Code.UNKNOWN_TOOL and self._acceptance.shares(call.name):
                 ran = None
-            if ran is None and (shared.again or self._was_offered(result)):
+            if ran is None and (options.again or self._was_offered(result)):
                 ran = Executed.UNKNOWN
             if ran is Executed.UNKNOWN:
                 rejected[call.index] = msgspec.structs.replace(result, executed=ran)

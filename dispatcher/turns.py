@@ -26,7 +26,7 @@ from toolpool.dispatcher.calls.reporting import UnsentCall
 from toolpool.dispatcher.classifier import Classifier, OwnEnd
 from toolpool.dispatcher.outcomes import left_to_others, not_queued
 from toolpool.dispatcher.policy.decision import Judgement
-from toolpool.dispatcher.turn_context import TurnContext
+from toolpool.dispatcher.turn_options import TurnOptions
 from toolpool.dispatcher.turn_order import stages
 
 Judged = Mapping[int, Judgement]
@@ -44,8 +44,8 @@ Answered = tuple[ToolResult, bool]
 class Turn:
     """A turn under way, as far as it can be cancelled."""
 
-    def __init__(self, calls: Sequence[ToolCall], shared: TurnContext) -> None:
-        self.shared = shared
+    def __init__(self, calls: Sequence[ToolCall], options: TurnOptions) -> None:
+        self.options = options
         self.began = time.monotonic()
         self._calls = calls
         self.passed: set[int] = set()
@@ -111,22 +111,22 @@ class Turns:
         pendings: list[Pending] = []
         for call, offer in accepted:
             judgement = judged.get(call.index)
-            pending = self._submit(call, offer.spec, turn.shared, since, judgement)
+            pending = self._submit(call, offer.spec, turn.options, since, judgement)
             sent[call.index] = pending
             pendings.append(pending)
-        return self._await(accepted, pendings, turn.shared, since)
+        return self._await(accepted, pendings, turn.options, since)
 
     async def were_dispatched(
-        self, calls: Sequence[ToolCall], shared: TurnContext
+        self, calls: Sequence[ToolCall], options: TurnOptions
     ) -> Sequence[bool | None]:
         """Whether each call was dispatched in this turn before; None if unknown."""
-        return await self._in_flight.were_dispatched(calls, shared)
+        return await self._in_flight.were_dispatched(calls, options)
 
     async def reject(
-        self, rejected: Sequence[tuple[ToolCall, ToolResult]], shared: TurnContext
+        self, rejected: Sequence[tuple[ToolCall, ToolResult]], options: TurnOptions
     ) -> list[Executed | None]:
         """Record that calls were rejected; returns whether each ran, None if unknown."""
-        return await self._in_flight.reject(rejected, shared)
+        return await self._in_flight.reject(rejected, options)
 
     async def cancel_all(self, session: str | None, call_id: str | None) -> int:
         """Cancel open calls and those that wait in their turn; return how many ended."""
@@ -137,7 +137,7 @@ class Turns:
             and (session is None or pending.message.session == session)
             and call_id in (None, pending.call.provider_id)
         ]
-        turns = [turn for turn in self.running if session in (None, turn.shared.session)]
+        turns = [turn for turn in self.running if session in (None, turn.options.session)]
         ahead = [(turn, [*turn.ahead(call_id)]) for turn in turns]
         for turn, indexes in ahead:  # before anything is awaited: none of them starts now
             turn.cancelled = dict.fromkeys(indexes) | turn.cancelled
@@ -155,17 +155,17 @@ class Turns:
             for index, call in turn.ahead().items():
                 end = functools.partial(self._cancelled_ahead, turn, index)
                 key = self._key_of(turn, index)
-                yield UnsentCall(call, turn.shared.session, turn.began, end, key=key)
+                yield UnsentCall(call, turn.options.session, turn.began, end, key=key)
 
     def _key_of(self, turn: Turn, index: int) -> str:
         """The key of the record that an unsent call will have; empty if not known yet."""
-        shared = turn.shared
-        if shared.session is None or shared.id is None or index not in turn.accepted:
+        options = turn.options
+        if options.session is None or options.id is None or index not in turn.accepted:
             return ""
         call, offer = turn.accepted[index]
         is_own = offer.spec.secrets is not msgspec.UNSET
-        user = pending_factory.user_of(shared, self._settings) if is_own else None
-        return pending_factory.key_of(call, shared, self._settings.tenant, user)
+        user = pending_factory.user_of(options, self._settings) if is_own else None
+        return pending_factory.key_of(call, options, self._settings.tenant, user)
 
     def close(self) -> None:
         """Send no call that waits for others of its turn, or for a policy.
@@ -206,7 +206,7 @@ class Turns:
             if turn.cancelled[index] is None and index in turn.accepted:
                 call, offer = turn.accepted[index]
                 if not task_tools.is_own(offer.spec):
-                    pending = self._in_flight.open_unsent(call, offer.spec, turn.shared)
+                    pending = self._in_flight.open_unsent(call, offer.spec, turn.options)
                     turn.cancelled[index] = pending
                     ended.append(pending)
         await self._in_flight.cancel(ended)
@@ -221,12 +221,12 @@ class Turns:
     ) -> dict[int, Answered]:
         results: dict[int, Answered] = {}
         unseen: str | None = None
-        shared = turn.shared
+        options = turn.options
         if turn.cancelled and not self._is_closed:
             await self._end_cancelled(turn, list(turn.cancelled))
         for group in groups:
-            if shared.again and group is not groups[0]:
-                await self._in_flight.wait_for_records([call for call, _ in group], shared)
+            if options.again and group is not groups[0]:
+                await self._in_flight.wait_for_records([call for call, _ in group], options)
             pendings: list[Pending] = []
             for call, offer in group:
                 turn.passed.add(call.index)
@@ -234,11 +234,11 @@ class Turns:
                 if call.index in turn.cancelled:
                     judgement = Judgement(call, not_queued(Code.CANCELLED))
                 pending = turn.cancelled.get(call.index) or self._submit(
-                    call, offer.spec, shared, since, judgement, is_behind=group is not groups[0]
+                    call, offer.spec, options, since, judgement, is_behind=group is not groups[0]
                 )
                 sent[call.index] = pending
                 pendings.append(pending)
-            results |= await self._await(group, pendings, shared, since, unseen)
+            results |= await self._await(group, pendings, options, since, unseen)
             turn.answered = pendings
             if group is not groups[-1] and not turn.is_cancelled:
                 unseen = await self._end_of(pendings)
@@ -260,7 +260,7 @@ class Turns:
         self,
         call: ToolCall,
         spec: ToolSpec,
-        shared: TurnContext,
+        options: TurnOptions,
         since: float,
         judgement: Judgement | None,
         *,
@@ -271,20 +271,20 @@ class Turns:
         waits = judgement is not None and judgement.approval is not None
         refusal = refusal or self._in_flight.refusal(call, is_sent=not waits)
         if refusal is not None:
-            return self._in_flight.answer(call, spec, shared, since, refusal)
+            return self._in_flight.answer(call, spec, options, since, refusal)
         if task_tools.is_own(spec):
-            work = self._background.answer(call, shared)
-            return self._in_flight.run_here(call, spec, shared.session, work)
+            work = self._background.answer(call, options)
+            return self._in_flight.run_here(call, spec, options.session, work)
         if judgement is not None and judgement.approval is not None:
             approval, by = judgement.approval, judgement.by
-            return self._approval_waits.ask(call, spec, shared, since, approval, by)
-        return self._in_flight.submit(call, spec, shared, since, is_behind=is_behind)
+            return self._approval_waits.ask(call, spec, options, since, approval, by)
+        return self._in_flight.submit(call, spec, options, since, is_behind=is_behind)
 
     async def _await(
         self,
         group: Sequence[Accepted],
         pendings: Sequence[Pending],
-        shared: TurnContext,
+        options: TurnOptions,
         since: float,
         unseen: str | None = None,
     ) -> dict[int, Answered]:
@@ -292,10 +292,10 @@ class Turns:
         latches: set[Waiter] = {latch := CountdownLatch(pendings)}
         early: dict[str, ToolResult] = {}
         try:
-            has_budget = shared.wait is not None or any(map(_may_be_early, group, pendings))
+            has_budget = options.wait is not None or any(map(_may_be_early, group, pendings))
             while True:
                 if has_budget:
-                    early |= await self._answer_early(group, pendings, shared, since, early)
+                    early |= await self._answer_early(group, pendings, options, since, early)
                     if latch.was_interrupted():
                         continue
                     latch = CountdownLatch([p for p in pendings if p.root not in early])
@@ -310,7 +310,7 @@ class Turns:
             self._in_flight.in_background(self._abandon(pendings, latches))
         answered: dict[int, Answered] = {}
         for (call, _), pending in zip(group, pendings, strict=True):
-            result = early.get(pending.root) or self._classify(pending, unseen, turn=shared)
+            result = early.get(pending.root) or self._classify(pending, unseen, turn=options)
             answered[call.index] = result, pending.is_new_outcome and pending.call is call
         return answered
 
@@ -318,7 +318,7 @@ class Turns:
         self,
         group: Sequence[Accepted],
         pendings: Sequence[Pending],
-        shared: TurnContext,
+        options: TurnOptions,
         since: float,
         told: Mapping[str, ToolResult],
     ) -> dict[str, ToolResult]:
@@ -331,18 +331,18 @@ class Turns:
             if not pending.queue or pending.root in told:
                 continue
             has_joined = _has_joined(call, pending)
-            wait = shared.wait
+            wait = options.wait
             if wait is None and (pending.spec.background or pending.approval):
                 wait = self._settings.background_wait
             if wait is not None:
                 until = (since if has_joined else pending.began) + wait
-                waits.append((pending, self._move_to_background(pending, until, shared)))
+                waits.append((pending, self._move_to_background(pending, until, options)))
             elif has_joined:
                 queue_timeout = self._settings.queue_timeout
                 until = pending_factory.deadline_of(
-                    offer.spec, shared, since=since, queue_timeout=queue_timeout
+                    offer.spec, options, since=since, queue_timeout=queue_timeout
                 )
-                timeout = pending_factory.timeout_of(offer.spec, shared)
+                timeout = pending_factory.timeout_of(offer.spec, options)
                 if until < pending.deadline:
                     waits.append((pending, self._give_up(pending, until, timeout, since)))
         if not waits:
@@ -353,12 +353,14 @@ class Turns:
         return {p.root: answer for (p, _), task in answers if (answer := task.result()) is not None}
 
     async def _move_to_background(
-        self, pending: Pending, until: float, shared: TurnContext
+        self, pending: Pending, until: float, options: TurnOptions
     ) -> ToolResult | None:
         await pending.wait(until - time.monotonic())
         if not pending.is_open:
             return None
-        return await self._background.move_to_background(pending, asks=shared.offers("task_result"))
+        return await self._background.move_to_background(
+            pending, asks=options.offers("task_result")
+        )
 
     async def _give_up(
         self, pending: Pending, until: float, timeout: float, since: float

@@ -195,18 +195,18 @@ class InMemoryDispatcher(Dispatcher):
 async def _started(sources: Sequence[str], settings: Settings) -> LocalFleet:
     """The fleet, once its workers are up; it is ended if the caller is cancelled."""
     made: list[LocalFleet] = []
-    is_unwanted = False
+    is_abandoned = False
 
     def make() -> LocalFleet:
         made.append(LocalFleet(sources, settings, is_shown=True))
-        if is_unwanted:
+        if is_abandoned:
             made[0].close()
         return made[0]
 
     try:
         return await asyncio.to_thread(make)
     except asyncio.CancelledError:
-        is_unwanted = True
+        is_abandoned = True
         for fleet in made:
             await in_a_thread(fleet.close)
         raise

@@ -12,7 +12,7 @@ from toolpool.dispatcher.admission.validate import Accepted, validate
 from toolpool.dispatcher.classifier import rejected
 from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.wording import Wording
-from toolpool.dispatcher.turn_context import tool_names
+from toolpool.dispatcher.turn_options import tool_names
 
 
 class Acceptance:

@@ -14,7 +14,7 @@ from toolpool.dispatcher.admission.breaker import Breaker
 from toolpool.dispatcher.observer import Observers, Turned
 from toolpool.dispatcher.outcomes import not_queued
 from toolpool.dispatcher.transports.base import Transport
-from toolpool.dispatcher.turn_context import require_text
+from toolpool.dispatcher.turn_options import require_text
 
 _LONGEST_REASON = 1_000
 

@@ -163,7 +163,7 @@ class Breaker:
             self._close(tool)
             self._changes.add(tool)
 
-    def told(self, tool: str, left: float | None) -> None:
+    def follow(self, tool: str, left: float | None) -> None:
         """Apply another dispatcher's change: open for this many seconds from now, or closed (None).
 
         After that time, the dispatcher that holds the trial sends the next call as a test.

@@ -130,7 +130,7 @@ class Deadlines:
         """
         calls = [pending for pending in calls if pending.is_open]
         for pending in calls:
-            pending.unwanted(everywhere=everywhere and not pending.is_run)
+            pending.abandoned(everywhere=everywhere and not pending.is_run)
             if not pending.queue:  # one of the pool's own tools runs it
                 self._calls.resolve(pending, _unknown(Code.CANCELLED))
             elif pending.is_unsent and not pending.may_be_known:
@@ -139,12 +139,12 @@ class Deadlines:
                 # Between two tries nobody's record says who waits: others try again by themselves.
                 self._calls.resolve(pending, _unknown(Code.CANCELLED))
             else:
-                self.close_unwanted([pending])
+                self.close_abandoned([pending])
         with suppress(TimeoutError):
             async with asyncio.timeout(_CANCEL_SECONDS):
                 await CountdownLatch(calls).wait()
 
-    def close_unwanted(self, calls: Sequence[Pending]) -> None:
+    def close_abandoned(self, calls: Sequence[Pending]) -> None:
         """End the records of calls, answered or not, so that no worker starts them."""
         for pending in calls:
             self._add_due(pending, _end_of(pending))
@@ -193,7 +193,7 @@ class Deadlines:
             self._calls.refuse(pending, not_queued(Code.EXPIRED))
         elif pending.stage is Stage.NEW:
             self._calls.rate_wait_ended(pending)
-        elif pending.stage in (Stage.QUEUED, Stage.STRANDED):
+        elif pending.stage in (Stage.QUEUED, Stage.ORPHANED):
             self._add_due(pending, CloseReason.UNSTARTED)
 
     def _nearly_over(self, pending: Pending) -> None:

@@ -68,7 +68,7 @@ class FleetCircuits:
         self._known[state.tool] = state
         if state.set_at < now - self._keep:
             return
-        self._breaker.told(state.tool, state.open_until - now if state.open_until else None)
+        self._breaker.follow(state.tool, state.open_until - now if state.open_until else None)
 
     async def _tell(self, tool: str, pause: float | None, now: float) -> None:
         known = self._known.get(tool)

@@ -42,7 +42,7 @@ from toolpool.dispatcher.calls.server_monitor import ServerMonitor
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.calls.shared_run import equality_of
 from toolpool.dispatcher.outcomes import not_queued
-from toolpool.dispatcher.turn_context import TurnContext
+from toolpool.dispatcher.turn_options import TurnOptions
 
 _RECORDS_SECONDS = 1.0
 """How long a resumed turn waits for the dispatcher that may just send its next calls."""
@@ -153,7 +153,7 @@ class InFlightCalls(Calls):
         self,
         call: ToolCall,
         spec: ToolSpec,
-        turn: TurnContext,
+        turn: TurnOptions,
         since: float,
         *,
         is_behind: bool = False,
@@ -186,9 +186,9 @@ class InFlightCalls(Calls):
         self._pass_on(pending)
 
     def hold(
-        self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float
+        self, call: ToolCall, spec: ToolSpec, turn: TurnOptions, since: float
     ) -> tuple[Pending, bool]:
-        """Hold a call until `go_on`. Returns it, and whether a person has to be asked about it.
+        """Hold a call until `send_held`. Returns it, and whether a person has to be asked about it.
 
         It counts as waiting, and is refused like any other if there is no room for it.
         """
@@ -225,10 +225,10 @@ class InFlightCalls(Calls):
         """End the record of an answered call. Returns whether the server confirmed it."""
         return await self._deadlines.end_record(pending)
 
-    def go_on(self, pending: Pending, *, is_sent: bool) -> None:
+    def send_held(self, pending: Pending, *, is_sent: bool) -> None:
         """Send an approved call, if it still may be; join a call that `is_sent`."""
         if pending.is_held:
-            self._let_go(pending)
+            self._remove_held(pending)
         self._deadlines.watch(pending, alone=True)
         if is_sent:
             self.join(pending)
@@ -241,8 +241,8 @@ class InFlightCalls(Calls):
             return
         if pending.stage is Stage.RUNNING and not pending.message.rerunnable:
             # the server lost the record of its start: only its outcome may arrive
-            pending.held_by("")
-            self._pump.stranded(pending)
+            pending.claimed_by("")
+            self._pump.orphaned(pending)
         else:
             if pending.limited is not None:
                 self._rate_gate.ended(pending)
@@ -264,9 +264,9 @@ class InFlightCalls(Calls):
     def decided(self, pending: Pending, decision: bytes) -> None:
         self.approvals.decided(pending, decision)
 
-    def _let_go(self, pending: Pending) -> None:
+    def _remove_held(self, pending: Pending) -> None:
         pending.held(False)
-        self._pump.let_go(pending)
+        self._pump.remove_held(pending)
 
     def _send(self, pending: Pending) -> None:
         if self._observers.tracers and (headers := self._observers.trace(pending)) is not None:
@@ -287,7 +287,7 @@ class InFlightCalls(Calls):
         else:
             self._pump.submit(pending)
 
-    def open_unsent(self, call: ToolCall, spec: ToolSpec, turn: TurnContext) -> Pending:
+    def open_unsent(self, call: ToolCall, spec: ToolSpec, turn: TurnOptions) -> Pending:
         """The open call, without sending it: it is to be cancelled.
 
         The record is kept until no other dispatcher has the call in a turn. A call of a shared run
@@ -301,7 +301,7 @@ class InFlightCalls(Calls):
         return pending
 
     def answer(
-        self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float, refusal: Outcome
+        self, call: ToolCall, spec: ToolSpec, turn: TurnOptions, since: float, refusal: Outcome
     ) -> Pending:
         """Answer a call without sending it; one that was dispatched before gets its own result."""
         pending, is_new = self._accept(call, spec, turn, since)
@@ -310,7 +310,7 @@ class InFlightCalls(Calls):
         return pending
 
     async def were_dispatched(
-        self, calls: Sequence[ToolCall], turn: TurnContext
+        self, calls: Sequence[ToolCall], turn: TurnOptions
     ) -> Sequence[bool | None]:
         """Whether each call was dispatched before; None if unknown.
 
@@ -319,7 +319,7 @@ class InFlightCalls(Calls):
         return await pending_factory.were_dispatched(self._transport, calls, turn, self._settings)
 
     async def reject(
-        self, rejected: Sequence[tuple[ToolCall, ToolResult]], turn: TurnContext
+        self, rejected: Sequence[tuple[ToolCall, ToolResult]], turn: TurnOptions
     ) -> list[Executed | None]:
         """Record that calls were rejected; returns whether each ran, None if unknown.
 
@@ -338,7 +338,7 @@ class InFlightCalls(Calls):
         size = len(users)
         return [_of_all(executed[at : at + size]) for at in range(0, len(executed), size)]
 
-    async def wait_for_records(self, calls: Sequence[ToolCall], turn: TurnContext) -> None:
+    async def wait_for_records(self, calls: Sequence[ToolCall], turn: TurnOptions) -> None:
         """Wait a moment for the dispatcher that may just send these calls of a resumed turn.
 
         Without this wait, a call that has no record yet would be treated as lost.
@@ -352,7 +352,7 @@ class InFlightCalls(Calls):
         self,
         call: ToolCall,
         spec: ToolSpec,
-        turn: TurnContext,
+        turn: TurnOptions,
         since: float,
         *,
         is_watched: bool = True,
@@ -428,7 +428,7 @@ class InFlightCalls(Calls):
         elif has_record or (pending.message.rerunnable and pending.deadline > now):
             await self._recovery.released(pending)
         elif pending.start_by > now and pending.start_by != pending.deadline:
-            self._pump.stranded(pending)
+            self._pump.orphaned(pending)
         else:
             self.resolve(pending, failure(Code.WORKER_LOST, "", Executed.UNKNOWN))
         return pending
@@ -479,9 +479,9 @@ class InFlightCalls(Calls):
         """
         shared = [p for p in calls if p.shares_run and p.in_background and p.is_open]
         for pending in shared:
-            pending.unwanted(everywhere=True)
+            pending.abandoned(everywhere=True)
         # another dispatcher would run the calls of its handle
-        self._deadlines.close_unwanted(shared)
+        self._deadlines.close_abandoned(shared)
         await self._end(calls, everywhere=True)
 
     async def leave(self, calls: Sequence[Pending]) -> None:
@@ -519,7 +519,7 @@ class InFlightCalls(Calls):
         self._deadlines.forget(pending)
         del self._open[pending.root]
         if pending.is_held:
-            self._let_go(pending)
+            self._remove_held(pending)
         self._pump.done(pending)
         if pending.share is not None:
             self._run_sharing.over(pending)
@@ -539,7 +539,7 @@ class InFlightCalls(Calls):
 
     @override
     def started(self, pending: Pending, worker: str) -> None:
-        pending.held_by(worker)
+        pending.claimed_by(worker)
         self._recovery.queue_watch.started(pending.queue, pending.published_at)
         self._notifications.start(pending, worker)
         self._pump.started(pending)
@@ -582,8 +582,8 @@ class InFlightCalls(Calls):
         self._reply_reader.take(reply)
 
     @override
-    def unwanted(self, calls: Sequence[Pending]) -> None:
-        self._deadlines.close_unwanted(calls)
+    def abandoned(self, calls: Sequence[Pending]) -> None:
+        self._deadlines.close_abandoned(calls)
 
     @override
     def find(self, key: str) -> Pending | None:

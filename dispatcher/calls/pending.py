@@ -38,7 +38,7 @@ class Stage(Enum):
     WAITING = "waiting"  # in the pump: never sent
     PUBLISHING = "publishing"  # on its way to the server, not confirmed
     QUEUED = "queued"
-    STRANDED = "stranded"  # published, but no worker may start it
+    ORPHANED = "orphaned"  # published, but no worker may start it
     RUNNING = "running"
 
 
@@ -46,8 +46,8 @@ NEXT_STAGES: Mapping[Stage, frozenset[Stage]] = {
     Stage.NEW: frozenset({Stage.WAITING, Stage.QUEUED}),
     Stage.WAITING: frozenset({Stage.PUBLISHING, Stage.QUEUED}),
     Stage.PUBLISHING: frozenset({Stage.QUEUED, Stage.NEW}),
-    Stage.QUEUED: frozenset({Stage.RUNNING, Stage.STRANDED, Stage.NEW}),
-    Stage.STRANDED: frozenset({Stage.RUNNING, Stage.QUEUED, Stage.NEW}),
+    Stage.QUEUED: frozenset({Stage.RUNNING, Stage.ORPHANED, Stage.NEW}),
+    Stage.ORPHANED: frozenset({Stage.RUNNING, Stage.QUEUED, Stage.NEW}),
     Stage.RUNNING: frozenset({Stage.QUEUED, Stage.NEW}),
 }
 """The stages that may follow each stage. A retry starts again as a new call, from any stage."""
@@ -63,7 +63,7 @@ _STATES: Mapping[Stage, State] = {
     Stage.WAITING: State.PENDING,
     Stage.PUBLISHING: State.QUEUED,
     Stage.QUEUED: State.QUEUED,
-    Stage.STRANDED: State.QUEUED,
+    Stage.ORPHANED: State.QUEUED,
     Stage.RUNNING: State.RUNNING,
 }
 
@@ -109,7 +109,7 @@ class Pending(msgspec.Struct, eq=False):
     is_attached: bool = False
     """Whether another dispatcher dispatched it first."""
     provider: str = ""
-    is_unwanted: bool = False
+    is_abandoned: bool = False
     is_cancelled: bool = False
     """Whether it was cancelled for every dispatcher, and not only here."""
     is_new_outcome: bool = True
@@ -140,10 +140,10 @@ class Pending(msgspec.Struct, eq=False):
     """The age of a reused result, in seconds."""
     reported_as: str = ""
     """For a shared run: the root of the call that observers are told about instead."""
-    told: CallFacts | None = None
+    reported: CallFacts | None = None
     """The last facts reported: of this message, in this queue."""
-    told_message: CallMessage | None = None
-    told_queue: str = ""
+    reported_message: CallMessage | None = None
+    reported_queue: str = ""
 
     @property
     def key(self) -> str:
@@ -161,12 +161,12 @@ class Pending(msgspec.Struct, eq=False):
     def facts(self) -> CallFacts:
         """The facts that identify the call to observers."""
         message = self.message
-        if self.told is not None and (
-            self.told_message is message and self.told_queue == self.queue
+        if self.reported is not None and (
+            self.reported_message is message and self.reported_queue == self.queue
         ):
-            return self.told
-        self.told_message, self.told_queue = message, self.queue
-        self.told = CallFacts(
+            return self.reported
+        self.reported_message, self.reported_queue = message, self.queue
+        self.reported = CallFacts(
             call_id=self.call.id,
             tool=self.call.name,
             session=message.session,
@@ -180,7 +180,7 @@ class Pending(msgspec.Struct, eq=False):
             provider=self.provider,
             trace=message.trace,
         )
-        return self.told
+        return self.reported
 
     @property
     def seconds(self) -> float:
@@ -299,7 +299,7 @@ class Pending(msgspec.Struct, eq=False):
         """Forget the epoch: the record is lost, so non-execution can no longer be proved."""
         self.epoch = _FORGOTTEN_EPOCH
 
-    def held_by(self, worker: str) -> None:
+    def claimed_by(self, worker: str) -> None:
         """Note the worker that has claimed it."""
         self.worker = worker
 
@@ -315,9 +315,9 @@ class Pending(msgspec.Struct, eq=False):
         """Note that it is cancelled before it is sent; its record is kept for `keep` seconds."""
         self.keep, self.may_have_run = max(self.keep, keep), may_have_run
 
-    def unwanted(self, *, everywhere: bool = False) -> None:
+    def abandoned(self, *, everywhere: bool = False) -> None:
         """Stop waiting for it here; `everywhere` ends it for all dispatchers."""
-        self.is_unwanted = True
+        self.is_abandoned = True
         self.is_cancelled = everywhere
 
     def rerouted(self, queue: str) -> None:

@@ -18,7 +18,7 @@ from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.transports.base import Transport
-from toolpool.dispatcher.turn_context import TurnContext
+from toolpool.dispatcher.turn_options import TurnOptions
 
 log = logs.logger("traffic")
 
@@ -26,12 +26,12 @@ ANSWER_MARGIN_SECONDS = 1.0
 """Time between the end of the tool's timeout and the call's deadline, for the reply to arrive."""
 
 
-def user_of(turn: TurnContext, settings: Settings) -> Any:
+def user_of(turn: TurnOptions, settings: Settings) -> Any:
     """The user whose calls count as the same: only the user's own if the tool gets user secrets."""
     return None if turn.context is None else turn.context.get(settings.secrets_user)
 
 
-def key_of(call: ToolCall, turn: TurnContext, tenant: str, user: Any = None) -> str:
+def key_of(call: ToolCall, turn: TurnOptions, tenant: str, user: Any = None) -> str:
     """A stable key for the same call of the same turn of the same session; else random."""
     if turn.session is None or turn.id is None:
         return new_nonce()
@@ -45,7 +45,7 @@ def key_of(call: ToolCall, turn: TurnContext, tenant: str, user: Any = None) -> 
 
 
 async def were_dispatched(
-    transport: Transport, calls: Sequence[ToolCall], turn: TurnContext, settings: Settings
+    transport: Transport, calls: Sequence[ToolCall], turn: TurnOptions, settings: Settings
 ) -> Sequence[bool | None]:
     """Whether each call was dispatched in this turn before; None if unknown."""
     users = (None, user_of(turn, settings))
@@ -63,7 +63,7 @@ def accepted(
     key: str,
     call: ToolCall,
     spec: ToolSpec,
-    turn: TurnContext,
+    turn: TurnOptions,
     *,
     since: float,
     settings: Settings,
@@ -142,12 +142,12 @@ def shared_by(askers: Sequence[Pending], key: str, *, keep: float) -> Pending:
     )
 
 
-def timeout_of(spec: ToolSpec, turn: TurnContext) -> float:
+def timeout_of(spec: ToolSpec, turn: TurnOptions) -> float:
     """How long a tool may run for this turn, in seconds."""
     return turn.timeout if turn.timeout is not None else spec.timeout
 
 
-def deadline_of(spec: ToolSpec, turn: TurnContext, *, since: float, queue_timeout: float) -> float:
+def deadline_of(spec: ToolSpec, turn: TurnOptions, *, since: float, queue_timeout: float) -> float:
     """The latest time to answer a call accepted at `since`, on the monotonic clock."""
     return since + queue_timeout + timeout_of(spec, turn) + ANSWER_MARGIN_SECONDS
 
@@ -219,10 +219,10 @@ def taken_over(
     )
 
 
-def turn_of(request: ApprovalRequest) -> TurnContext:
+def turn_of(request: ApprovalRequest) -> TurnOptions:
     """What an approval request says about the call's turn."""
     message = request.message
-    return TurnContext(
+    return TurnOptions(
         id=message.turn,
         session=message.session,
         line=message.session or message.key,

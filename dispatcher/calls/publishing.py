@@ -25,7 +25,7 @@ class Queue(Protocol):
         """Note that a worker has claimed a call."""
         ...
 
-    def stranded(self, pending: Pending) -> None:
+    def orphaned(self, pending: Pending) -> None:
         """Note that no worker will start a call."""
         ...
 
@@ -99,15 +99,15 @@ class Publisher:
         )
         confirmed_at = time.monotonic()
         self._observers.notify("sent", self._queue.name, len(taken))
-        unwanted: list[Pending] = []
+        abandoned: list[Pending] = []
         for pending, message, answer in zip(taken, batch.calls, answers, strict=True):
             if pending.outcome is not None:
-                unwanted += [pending] if answer.state is CallState.NEW else []
+                abandoned += [pending] if answer.state is CallState.NEW else []
             elif pending.message.key == message.key and pending.message.attempt == message.attempt:
                 pending.published(current, now, confirmed_at=confirmed_at)
                 self._take(pending, answer)  # else it is another attempt by now
-        if unwanted:
-            self._calls.unwanted(unwanted)
+        if abandoned:
+            self._calls.abandoned(abandoned)
 
     def _take(self, pending: Pending, answer: LedgerAnswer) -> None:
         if pending.stage is Stage.PUBLISHING:
@@ -122,10 +122,10 @@ class Publisher:
             case CallState.NEW | CallState.ATTACHED:
                 pass
             case CallState.RUNNING:
-                pending.held_by(answer.worker)
+                pending.claimed_by(answer.worker)
                 self._queue.started(pending)
             case CallState.MOVED if pending.message.approval is None:
-                self._queue.stranded(pending)
+                self._queue.orphaned(pending)
             case CallState.RAN:
                 pending.was_settled_before()
                 self._calls.resolve(pending, forgotten())

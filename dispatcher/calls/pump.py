@@ -42,7 +42,7 @@ class Pump:
             self._shared.hold(pending.line, 1)
         return has_room
 
-    def let_go(self, pending: Pending) -> None:
+    def remove_held(self, pending: Pending) -> None:
         """Stop counting a held call as waiting."""
         self._shared.hold(pending.line, -1)
         self._shared.forget_if_empty(pending.line)
@@ -93,9 +93,9 @@ class Pump:
         """Note that a worker has claimed the call."""
         self._queue(pending).started(pending)
 
-    def stranded(self, pending: Pending) -> None:
+    def orphaned(self, pending: Pending) -> None:
         """Note that no worker will start the call."""
-        self._queue(pending).stranded(pending)
+        self._queue(pending).orphaned(pending)
 
     def move_to_background(self, pending: Pending) -> None:
         """Note that the call moves to the background, before it is marked so."""

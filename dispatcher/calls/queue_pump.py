@@ -139,9 +139,9 @@ class QueuePump:
         """Note that a worker has claimed the call, which makes room for another."""
         self._leave_queue(pending, Stage.RUNNING)
 
-    def stranded(self, pending: Pending) -> None:
+    def orphaned(self, pending: Pending) -> None:
         """Note that no worker will start the call, so that it does not hold back others."""
-        self._leave_queue(pending, Stage.STRANDED)
+        self._leave_queue(pending, Stage.ORPHANED)
 
     def move_to_background(self, pending: Pending) -> None:
         """Note that the call moves to the background, which makes room in its session."""
@@ -191,7 +191,7 @@ class QueuePump:
 
     def published_again(self, pending: Pending) -> None:
         """Note that a call that a worker had waits to be started again."""
-        if pending.stage in (Stage.RUNNING, Stage.STRANDED) and pending.to(Stage.QUEUED):
+        if pending.stage in (Stage.RUNNING, Stage.ORPHANED) and pending.to(Stage.QUEUED):
             self._unstarted += 1
 
     def done(self, pending: Pending) -> None:
@@ -317,10 +317,10 @@ class QueuePump:
         while line.waiting:
             pending = next(iter(line.waiting))
             denial = self._calls.denial(pending)
-            if denial is None and pending.start_by > too_late and not pending.is_unwanted:
+            if denial is None and pending.start_by > too_late and not pending.is_abandoned:
                 return pending
             del line.waiting[pending]
-            if denial is not None and not pending.is_unwanted:
+            if denial is not None and not pending.is_abandoned:
                 self._calls.refuse(pending, denial)
         return None
 

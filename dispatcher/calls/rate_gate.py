@@ -170,7 +170,7 @@ class RateGate:
     def _leave(self, pending: Pending, limited: RateLimited) -> None:
         """Remove a call that waits here and will not be sent."""
         self._take_out(pending, limited)
-        self._pump.let_go(pending)
+        self._pump.remove_held(pending)
 
     def _take_out(self, pending: Pending, limited: RateLimited) -> None:
         limited.waits = False
@@ -261,11 +261,11 @@ class RateGate:
 
     def _may_be_sent(self, pending: Pending) -> bool:
         denial = self._calls.denial(pending)
-        if denial is None and not pending.is_unwanted:
+        if denial is None and not pending.is_abandoned:
             return True
         if (limited := pending.limited) is not None:
             self._leave(pending, limited)
-        if denial is not None and not pending.is_unwanted:
+        if denial is not None and not pending.is_abandoned:
             self._calls.refuse(pending, denial)
         return False
 
@@ -285,7 +285,7 @@ class RateGate:
             if verdict.is_known:
                 pending.limited = None
             if limited.is_sent:
-                self._pump.let_go(pending)
+                self._pump.remove_held(pending)
                 self._calls.join(pending)
             else:
                 self._pump.admit(pending)

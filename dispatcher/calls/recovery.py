@@ -83,12 +83,12 @@ class Recovery:
         if pending.stage is not Stage.QUEUED or not pending.is_open:
             return
         if reason:
-            self._pump.stranded(pending)
+            self._pump.orphaned(pending)
             self._unsure.add(pending)
             return
         queue = self._fleet.queue_for(pending.spec)
         if queue == pending.queue or not self._fleet.runs(pending.spec):
-            self._pump.stranded(pending)
+            self._pump.orphaned(pending)
             self._homeless[pending] = None
             return
         await self._send_to(pending, queue)
@@ -115,7 +115,7 @@ class Recovery:
         """
         for pending in list(self._homeless):
             queue: str | None = None
-            if pending.is_open and pending.stage is Stage.STRANDED:
+            if pending.is_open and pending.stage is Stage.ORPHANED:
                 if not self._fleet.runs(pending.spec):
                     queue = self._fleet.queue_for_another(pending.spec)
                     if queue is None:
@@ -204,10 +204,10 @@ class Recovery:
     def _take_what_is_known(self, pending: Pending, answer: LedgerAnswer) -> None:
         match answer.state:
             case CallState.RUNNING:
-                pending.held_by(answer.worker)
+                pending.claimed_by(answer.worker)
                 self._pump.started(pending)
             case CallState.MOVED | CallState.RAN:
-                self._pump.stranded(pending)
+                self._pump.orphaned(pending)
             case CallState.WAITING | CallState.APPROVED | CallState.LAPSED:
                 self._calls.approval_required(pending)
             case _:
@@ -225,8 +225,8 @@ class Recovery:
         one.
         """
         if not pending.message.rerunnable:
-            pending.held_by("")  # only its outcome may arrive, if its worker returns
-            self._pump.stranded(pending)
+            pending.claimed_by("")  # only its outcome may arrive, if its worker returns
+            self._pump.orphaned(pending)
             return
         if await self._open_again(pending, pending.message.attempt + 1):
             pending.forget_epoch()
@@ -304,7 +304,7 @@ class Recovery:
 
         Never for a call that was seen to start: the server may have lost that, and the worker died.
         """
-        return pending.stage is Stage.STRANDED and self.reported_epoch is not None
+        return pending.stage is Stage.ORPHANED and self.reported_epoch is not None
 
     def _is_overdue(self, pending: Pending, survey: Survey, now: float) -> bool:
         """Whether to check a call now.
@@ -358,5 +358,5 @@ class Recovery:
 def _may_be_untold(pending: Pending, long_ago: float) -> bool:
     if pending.is_attached or pending.in_background:  # another dispatcher may have cancelled it
         return True
-    was_published = pending.stage in (Stage.RUNNING, Stage.QUEUED, Stage.STRANDED)
+    was_published = pending.stage in (Stage.RUNNING, Stage.QUEUED, Stage.ORPHANED)
     return was_published and pending.published_at < long_ago

@@ -262,7 +262,7 @@ class Reporter:
         stage = pending.stage
         if stage is Stage.RUNNING or not pending.queue:
             return ""
-        if stage is Stage.QUEUED or stage is Stage.STRANDED:
+        if stage is Stage.QUEUED or stage is Stage.ORPHANED:
             return "slot"
         if stage is Stage.PUBLISHING:
             return "server"

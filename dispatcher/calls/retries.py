@@ -32,7 +32,7 @@ def pause_before(
         return None
     if outcome.code is None or outcome.code in _NEVER_RETRIED:
         return None
-    if pending.is_unwanted and not pending.is_cancelled:
+    if pending.is_abandoned and not pending.is_cancelled:
         return None
     if outcome.code is Code.REPORTED and lacked(outcome.details):
         return None  # it waits for a person
@@ -92,7 +92,7 @@ class Retries:
         pending.start_again(start_by=start_by, before=outcome)
         self._deadlines.watch(pending, alone=True)
         if pending.is_cancelled:  # another dispatcher would start the next attempt
-            self._deadlines.close_unwanted([pending])
+            self._deadlines.close_abandoned([pending])
             return True
         asyncio.get_running_loop().call_later(pause, self._submit, pending)
         return True

@@ -63,7 +63,7 @@ class Calls(Protocol):
         """Follow a call that another dispatcher has sent."""
         ...
 
-    def unwanted(self, calls: Sequence[Pending]) -> None:
+    def abandoned(self, calls: Sequence[Pending]) -> None:
         """Keep workers from starting calls that were answered while being sent."""
         ...
 

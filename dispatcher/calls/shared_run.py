@@ -13,14 +13,14 @@ from toolpool.contract.ledger.shared_runs import SharedRunRequest
 from toolpool.contract.record_keys import root_of
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.calls.pending import Pending
-from toolpool.dispatcher.turn_context import TurnContext
+from toolpool.dispatcher.turn_options import TurnOptions
 
 KEPT_SECONDS = 300.0
 """How much longer than its result is valid the outcome of a shared run is kept."""
 
 
 def equality_of(
-    call: ToolCall, spec: ToolSpec, turn: TurnContext, tenant: str, switches: Sequence[Switch]
+    call: ToolCall, spec: ToolSpec, turn: TurnOptions, tenant: str, switches: Sequence[Switch]
 ) -> str | None:
     """A digest that is equal for calls that may share a run; None if the call may not.
 

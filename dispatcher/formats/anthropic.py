@@ -10,7 +10,7 @@ from toolpool.contract.result import ToolResult
 from toolpool.contract.schema.strict import ANTHROPIC
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.call_blocks import NotAResponse, Reader, last_block
-from toolpool.dispatcher.formats.declared_options import callers_of, strict_of, told
+from toolpool.dispatcher.formats.declared_options import callers_of, options_of, strict_of
 from toolpool.dispatcher.formats.history import Answer, Blocks
 from toolpool.dispatcher.formats.result_text import as_bare, as_text, note_of, schema_of
 from toolpool.dispatcher.formats.stop_reasons import Verdict
@@ -169,7 +169,7 @@ def _offered(spec: ToolSpec) -> dict[str, Any]:
         "name": alias(spec.name, TOOL_NAMES),
         "description": spec.description,
         "input_schema": strict or schema_of(spec.input_schema),
-        **told(spec, "defer_loading", "input_examples"),
+        **options_of(spec, "defer_loading", "input_examples"),
         **callers_of(spec, "direct", "code_execution"),
     }
     return tool if strict is None else {**tool, "strict": True}

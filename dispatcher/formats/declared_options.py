@@ -13,7 +13,7 @@ from toolpool.dispatcher.formats.result_text import schema_of
 from toolpool.dispatcher.formats.tool_names import alias
 
 
-def told(spec: ToolSpec, *options: str) -> dict[str, Any]:
+def options_of(spec: ToolSpec, *options: str) -> dict[str, Any]:
     """Those of the `options` that the tool declares, by name, as plain JSON."""
     values = {name: getattr(spec, name) for name in options}
     return {

@@ -20,7 +20,7 @@ class Answer(NamedTuple):
     name: str | None = None
 
 
-class Told(NamedTuple):
+class PlacedAnswer(NamedTuple):
     """An answer in a history, and the message or block that it is, at its message's position."""
 
     answer: Answer
@@ -29,7 +29,7 @@ class Told(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class PastResponse:
     """One response in a history, by the positions of its messages.
 
     `response` is in the form that the format's `parse` takes. An answer to it belongs after it and
@@ -42,9 +42,9 @@ class Spoken:
     until: int | None
     joins: bool
 
-    def is_astray(self, told: Told) -> bool:
+    def is_astray(self, placed: PlacedAnswer) -> bool:
         """Whether an answer to it stands where its provider does not look for it."""
-        return self.until is not None and not self.at[-1] < told.at < self.until
+        return self.until is not None and not self.at[-1] < placed.at < self.until
 
 
 class Edit:
@@ -95,11 +95,11 @@ class History(Protocol):
         """Whether a message of the model, or an answer to it, has this form."""
         ...
 
-    def spoken(self, messages: Sequence[Message]) -> list[Spoken]:
+    def past_responses(self, messages: Sequence[Message]) -> list[PastResponse]:
         """The responses in a history that have calls, in order."""
         ...
 
-    def told(self, messages: Sequence[Message]) -> list[Told]:
+    def placed_answers(self, messages: Sequence[Message]) -> list[PlacedAnswer]:
         """The answers in a history, in order."""
         ...
 
@@ -111,8 +111,8 @@ class History(Protocol):
     def place(
         self,
         edit: Edit,
-        spoken: Spoken,
-        found: Sequence[Told | None],
+        past: PastResponse,
+        found: Sequence[PlacedAnswer | None],
         answers: Sequence[Any],
     ) -> None:
         """Put the answers of a response in place.
@@ -148,24 +148,24 @@ class Blocks:
         held = message.get(self.blocks)
         return [b for b in held if isinstance(b, dict)] if isinstance(held, list) else []
 
-    def spoken(self, messages: Sequence[Message]) -> list[Spoken]:
+    def past_responses(self, messages: Sequence[Message]) -> list[PastResponse]:
         """The responses in a history that have calls, in order."""
-        found: list[Spoken] = []
+        found: list[PastResponse] = []
         joins = False
         for at, message in enumerate(messages):
             blocks = self._blocks(message)
             if message.get("role") == self.role and any(map(self.is_call, blocks)):
                 follows = at + 1 < len(messages) and messages[at + 1].get("role") != self.role
-                found.append(Spoken((at,), self.said(message), at + 1 + follows, joins))
+                found.append(PastResponse((at,), self.said(message), at + 1 + follows, joins))
                 joins = True
             else:
                 joins = joins and bool(blocks) and all(map(self.answer, blocks))
         return found
 
-    def told(self, messages: Sequence[Message]) -> list[Told]:
+    def placed_answers(self, messages: Sequence[Message]) -> list[PlacedAnswer]:
         """The answers in a history, in order."""
         return [
-            Told(answer, at, block)
+            PlacedAnswer(answer, at, block)
             for at, message in enumerate(messages)
             if message.get("role") != self.role
             for block in self._blocks(message)
@@ -173,16 +173,20 @@ class Blocks:
         ]
 
     def place(
-        self, edit: Edit, spoken: Spoken, found: Sequence[Told | None], answers: Sequence[Any]
+        self,
+        edit: Edit,
+        past: PastResponse,
+        found: Sequence[PlacedAnswer | None],
+        answers: Sequence[Any],
     ) -> None:
         """Put the answers before the content of the next message, or in a message of their own."""
         new = iter([block for answer in answers for block in answer[self.blocks]])
-        blocks = [next(new) if told is None else told.block for told in found]
-        for told in found:
-            if told is not None:
-                self._take_out(edit, told)
-        [at] = spoken.at
-        if spoken.until == at + 1:  # the model went on without a message in between
+        blocks = [next(new) if placed is None else placed.block for placed in found]
+        for placed in found:
+            if placed is not None:
+                self._take_out(edit, placed)
+        [at] = past.at
+        if past.until == at + 1:  # the model went on without a message in between
             edit.add(at, [{"role": "user", self.blocks: blocks}])
             return
         after = edit.now(at + 1) or {**edit.plain[at + 1], self.blocks: []}
@@ -194,11 +198,11 @@ class Blocks:
         rest = [block for block in held if not any(block is each for each in others)]
         edit.change(at + 1, {**after, self.blocks: [*blocks, *others, *rest]})
 
-    def _take_out(self, edit: Edit, told: Told) -> None:
-        message = edit.now(told.at)
+    def _take_out(self, edit: Edit, placed: PlacedAnswer) -> None:
+        message = edit.now(placed.at)
         assert message is not None, "it holds the answer"
-        held = [block for block in message[self.blocks] if block is not told.block]
-        edit.change(told.at, {**message, self.blocks: held} if held else None)
+        held = [block for block in message[self.blocks] if block is not placed.block]
+        edit.change(placed.at, {**message, self.blocks: held} if held else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,10 +223,10 @@ class Messages:
             return True
         return self.answer(message) is not None if self.tells is None else self.tells(message)
 
-    def spoken(self, messages: Sequence[Message]) -> list[Spoken]:
+    def past_responses(self, messages: Sequence[Message]) -> list[PastResponse]:
         """The responses in a history that have calls, in order."""
-        found: list[Spoken] = []
-        answers = {told.at for told in self.told(messages)}
+        found: list[PastResponse] = []
+        answers = {placed.at for placed in self.placed_answers(messages)}
         joins = False
         for at, message in enumerate(messages):
             response = self.said(message)
@@ -230,25 +234,29 @@ class Messages:
                 until = at + 1
                 while until in answers:
                     until += 1
-                found.append(Spoken((at,), response, until, joins))
+                found.append(PastResponse((at,), response, until, joins))
             joins = response is not None or (joins and at in answers)
         return found
 
-    def told(self, messages: Sequence[Message]) -> list[Told]:
+    def placed_answers(self, messages: Sequence[Message]) -> list[PlacedAnswer]:
         """The answers in a history, in order."""
         return _answers_in(messages, self.answer)
 
     def place(
-        self, edit: Edit, spoken: Spoken, found: Sequence[Told | None], answers: Sequence[Any]
+        self,
+        edit: Edit,
+        past: PastResponse,
+        found: Sequence[PlacedAnswer | None],
+        answers: Sequence[Any],
     ) -> None:
         """Add the answers after existing ones."""
-        assert spoken.until is not None
-        for told in found:
-            if told is not None and spoken.is_astray(told):
-                edit.change(told.at, None)
-                edit.add(spoken.until - 1, [told.block])
-        beside = edit.plain[spoken.at[-1]]
-        edit.add(spoken.until - 1, [self.as_kept(answer, beside) for answer in answers])
+        assert past.until is not None
+        for placed in found:
+            if placed is not None and past.is_astray(placed):
+                edit.change(placed.at, None)
+                edit.add(past.until - 1, [placed.block])
+        beside = edit.plain[past.at[-1]]
+        edit.add(past.until - 1, [self.as_kept(answer, beside) for answer in answers])
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,9 +274,9 @@ class Items:
         """Whether an item has this form."""
         return self.is_call(message) or self.answer(message) is not None
 
-    def spoken(self, messages: Sequence[Message]) -> list[Spoken]:
+    def past_responses(self, messages: Sequence[Message]) -> list[PastResponse]:
         """The responses in a history, in order. An answer may stand anywhere after its call."""
-        found: list[Spoken] = []
+        found: list[PastResponse] = []
         run: list[int] = []
         joins = False
         for at, item in enumerate(messages):
@@ -278,26 +286,30 @@ class Items:
                     continue
                 said = [messages[each] for each in run]
                 if any(map(self.is_call, said)):
-                    found.append(Spoken(tuple(run), self.said(said), None, joins))
+                    found.append(PastResponse(tuple(run), self.said(said), None, joins))
                     joins = True
                 run = []
             elif self.answer(item) is None:
                 joins = False
         return found
 
-    def told(self, messages: Sequence[Message]) -> list[Told]:
+    def placed_answers(self, messages: Sequence[Message]) -> list[PlacedAnswer]:
         """The answers in a history, in order."""
         return _answers_in(messages, self.answer)
 
     def place(
-        self, edit: Edit, spoken: Spoken, found: Sequence[Told | None], answers: Sequence[Any]
+        self,
+        edit: Edit,
+        past: PastResponse,
+        found: Sequence[PlacedAnswer | None],
+        answers: Sequence[Any],
     ) -> None:
         """Put the answers right after the response."""
-        edit.add(spoken.at[-1], answers)
+        edit.add(past.at[-1], answers)
 
 
 def _answers_in(
     messages: Sequence[Message], answer: Callable[[Message], Answer | None]
-) -> list[Told]:
+) -> list[PlacedAnswer]:
     found = ((at, message, answer(message)) for at, message in enumerate(messages))
-    return [Told(named, at, message) for at, message, named in found if named is not None]
+    return [PlacedAnswer(named, at, message) for at, message, named in found if named is not None]

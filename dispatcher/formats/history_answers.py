@@ -10,53 +10,53 @@ from collections.abc import Iterable, Sequence
 
 from toolpool.contract.call import ToolCall
 from toolpool.dispatcher.formats.call_ids import is_unique
-from toolpool.dispatcher.formats.history import Answer, Spoken, Told
+from toolpool.dispatcher.formats.history import Answer, PastResponse, PlacedAnswer
 from toolpool.dispatcher.formats.tool_names import PLAIN, alias
 
-Responses = Sequence[tuple[Spoken, Sequence[ToolCall]]]
+Responses = Sequence[tuple[PastResponse, Sequence[ToolCall]]]
 _Place = tuple[int, int]
 """A call: the number of its response, and its own number in it."""
 
 
 def matched(
-    responses: Responses, answers: Sequence[Told], *, has_ids: bool
-) -> list[list[Told | None]]:
+    responses: Responses, answers: Sequence[PlacedAnswer], *, has_ids: bool
+) -> list[list[PlacedAnswer | None]]:
     """For each call of each response its answer at any position; None if it has none.
 
     `has_ids`: the provider takes no answer without an id for a call that has one.
     """
-    found: list[list[Told | None]] = [[None] * len(calls) for _, calls in responses]
+    found: list[list[PlacedAnswer | None]] = [[None] * len(calls) for _, calls in responses]
     open_calls: dict[str, list[_Place]] = defaultdict(list)
-    early: list[Told] = []
+    early: list[PlacedAnswer] = []
     number = 0
-    for told in answers:
-        while number < len(responses) and responses[number][0].at[-1] < told.at:
+    for placed in answers:
+        while number < len(responses) and responses[number][0].at[-1] < placed.at:
             for index, call in enumerate(responses[number][1]):
                 for key in _keys_of(call, has_ids=has_ids):
                     open_calls[key].append((number, index))
             number += 1
-        place = _newest(open_calls, found, told.answer)
+        place = _newest(open_calls, found, placed.answer)
         if place is None:
-            early.append(told)
+            early.append(placed)
         else:
-            found[place[0]][place[1]] = told
+            found[place[0]][place[1]] = placed
     _match_early(responses, found, early)
     return found
 
 
 def _match_early(
-    responses: Responses, found: list[list[Told | None]], early: Iterable[Told]
+    responses: Responses, found: list[list[PlacedAnswer | None]], early: Iterable[PlacedAnswer]
 ) -> None:
     """Match answers that precede their calls; a repeated id belongs to an older call."""
-    left = {told.answer.id: told for told in early if isinstance(told.answer.id, str)}
-    for (_, calls), told in zip(responses, found, strict=True):
+    left = {placed.answer.id: placed for placed in early if isinstance(placed.answer.id, str)}
+    for (_, calls), placed in zip(responses, found, strict=True):
         for index, call in enumerate(calls if left else ()):
-            if told[index] is None and call.id_given and is_unique(call.provider_id):
-                told[index] = left.pop(call.provider_id, None)
+            if placed[index] is None and call.id_given and is_unique(call.provider_id):
+                placed[index] = left.pop(call.provider_id, None)
 
 
 def _newest(
-    open_calls: dict[str, list[_Place]], found: list[list[Told | None]], answer: Answer
+    open_calls: dict[str, list[_Place]], found: list[list[PlacedAnswer | None]], answer: Answer
 ) -> _Place | None:
     """The first of the newest response's open calls that an answer may belong to."""
     places = open_calls.get(_key_of(answer))

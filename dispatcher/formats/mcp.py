@@ -10,7 +10,7 @@ from toolpool.contract.content import blocks_of, is_anthropic, media_of, words_f
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.formats.call_blocks import NotAResponse, Reader
-from toolpool.dispatcher.formats.declared_options import output_object_of, told
+from toolpool.dispatcher.formats.declared_options import options_of, output_object_of
 from toolpool.dispatcher.formats.result_text import note_of, schema_of, text_of
 from toolpool.dispatcher.formats.tool_names import alias
 
@@ -156,14 +156,14 @@ def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
     for spec in specs:
         tool: dict[str, Any] = {
             "name": alias(spec.name, TOOL_NAMES),
-            **told(spec, "title"),
+            **options_of(spec, "title"),
             "description": spec.description,
             "inputSchema": schema_of(spec.input_schema),
         }
         output = None if spec.background else output_object_of(spec)
         if output is not None and (either := _or_handle(output)) is not None:
             tool["outputSchema"] = either
-        annotations: dict[str, Any] = told(spec, "title")
+        annotations: dict[str, Any] = options_of(spec, "title")
         if spec.effects is not None:
             annotations["readOnlyHint"] = spec.effects is Effects.READ
         if spec.idempotent:

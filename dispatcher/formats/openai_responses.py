@@ -15,10 +15,10 @@ from toolpool.dispatcher.formats import openai_items as items
 from toolpool.dispatcher.formats.call_blocks import Reader
 from toolpool.dispatcher.formats.declared_options import (
     callers_of,
+    options_of,
     output_of,
     strict_of,
     text_format_of,
-    told,
 )
 from toolpool.dispatcher.formats.history import Answer, Items
 from toolpool.dispatcher.formats.result_text import schema_of
@@ -94,7 +94,7 @@ def _custom(spec: ToolSpec) -> dict[str, Any]:
         "name": alias(spec.name, TOOL_NAMES),
         "description": spec.description,
         "format": text_format_of(spec) or {"type": "text"},
-        **told(spec, "defer_loading"),
+        **options_of(spec, "defer_loading"),
         **callers_of(spec, "direct", "programmatic"),
     }
 
@@ -107,7 +107,7 @@ def _offered(spec: ToolSpec) -> dict[str, Any]:
         "description": spec.description,
         "parameters": strict or schema_of(spec.input_schema),
         "strict": strict is not None,
-        **told(spec, "defer_loading"),
+        **options_of(spec, "defer_loading"),
         **callers,
     }
     output = output_of(spec) if "programmatic" in callers.get("allowed_callers", ()) else None

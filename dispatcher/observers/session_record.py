@@ -34,7 +34,7 @@ from toolpool.dispatcher.observers.record_rows import (
 )
 from toolpool.dispatcher.observers.record_writer import Writer
 from toolpool.dispatcher.results import Results
-from toolpool.dispatcher.turn_context import TurnContext
+from toolpool.dispatcher.turn_options import TurnOptions
 
 log = logs.logger("record")
 
@@ -107,9 +107,9 @@ class Recorder:
         """Write the waiting rows, for five seconds at most. Blocks."""
         self._writer.close()
 
-    def asked(self, found: Response, shared: TurnContext) -> "TurnRows":
+    def asked(self, found: Response, options: TurnOptions) -> "TurnRows":
         """Record the calls of a turn."""
-        rows = TurnRows(self, found, shared, new_nonce())
+        rows = TurnRows(self, found, options, new_nonce())
         try:
             rows.add_calls()
         except Exception:
@@ -151,12 +151,12 @@ class TurnRows(msgspec.Struct, frozen=True, gc=False):
 
     recorder: Recorder
     found: Response
-    shared: TurnContext
+    options: TurnOptions
     name: str
 
     def add_calls(self) -> None:
         """Add a row for each of the calls."""
-        session, turn, at = self.shared.session, self.shared.id, _now()
+        session, turn, at = self.options.session, self.options.id, _now()
         for number, call in enumerate(self.found.calls):
             row = self.row(number)
             asked = call.text if call.text is not None else call.arguments
@@ -208,7 +208,7 @@ class TurnRows(msgspec.Struct, frozen=True, gc=False):
 
     def note(self, number: int, result: ToolResult) -> None:
         """Record the current result of a call."""
-        found, session, turn = self.found, self.shared.session, self.shared.id
+        found, session, turn = self.found, self.options.session, self.options.id
         body, details = dumped(result.payload()), result.details
         fields = details.get("fields") if details is not None else None
         metadata = metadata_of(result, session=session, turn=turn, model=found.model, fields=fields)

@@ -39,7 +39,7 @@ from toolpool.dispatcher.policy.verdict_types import (
     checked,
     copied,
 )
-from toolpool.dispatcher.turn_context import TurnContext
+from toolpool.dispatcher.turn_options import TurnOptions
 
 _LONGEST_REASON = 1_000
 
@@ -107,7 +107,7 @@ class Policy:
         self._looked_at = found
 
     async def judge(
-        self, accepted: Sequence[Accepted], shared: TurnContext
+        self, accepted: Sequence[Accepted], options: TurnOptions
     ) -> dict[int, Judgement]:
         """The decisions about calls, by index; calls without a decision are left out.
 
@@ -120,35 +120,35 @@ class Policy:
             and not task_tools.is_own(offer.spec)
         ]
         if len(asked) == 1 or self._hook is None:
-            judged = [await self._decide(call, offer, shared) for call, offer in asked]
+            judged = [await self._decide(call, offer, options) for call, offer in asked]
         else:
-            judged = await asyncio.gather(*(self._decide(*one, shared) for one in asked))
+            judged = await asyncio.gather(*(self._decide(*one, options) for one in asked))
         found = {judgement.call.index: judgement for judgement in judged}
         for judgement in judged:
-            self._tell(judgement, shared)
+            self._tell(judgement, options)
         return found
 
-    async def judge_approved(self, accepted: Accepted, shared: TurnContext, by: str) -> Judgement:
+    async def judge_approved(self, accepted: Accepted, options: TurnOptions, by: str) -> Judgement:
         """The decision about a call whose arguments a person, `by`, has approved.
 
         It runs with exactly these arguments: a hook cannot change them. If it needs approval, the
         person must be authorized to give it.
         """
         call, offer = accepted
-        judgement = await self._decide(call, offer, shared, is_approved=True)
+        judgement = await self._decide(call, offer, options, is_approved=True)
         approval = judgement.approval
         if approval is not None and not may_decide(by, approval.approvers):
             denied = _denied(Deny(self._wording.words.no_approver))
             judgement = Judgement(call, denied, by=judgement.by)
-        self._tell(judgement, shared)
+        self._tell(judgement, options)
         return judgement
 
-    async def preview(self, accepted: Accepted, shared: TurnContext) -> Preview:
+    async def preview(self, accepted: Accepted, options: TurnOptions) -> Preview:
         """The decision about a call, without reporting it or requesting approval."""
         call, offer = accepted
         if task_tools.is_own(offer.spec):
             return Preview(arguments=call.arguments)
-        judgement = await self._decide(call, offer, shared)
+        judgement = await self._decide(call, offer, options)
         if (refusal := judgement.refusal) is not None:
             return Preview(decision="deny", by=judgement.by, reason=refusal.error)
         approval = judgement.approval
@@ -160,13 +160,13 @@ class Policy:
         )
 
     async def judge_foreign(
-        self, call: ToolCall, shared: TurnContext
+        self, call: ToolCall, options: TurnOptions
     ) -> tuple[Allow | Deny | AskApproval, str]:
         """The verdict on a call that its provider runs, and its origin.
 
         It is allowed only if a rule or the hook allows it; else it needs approval.
         """
-        asked = proposed(call, None, shared, self._settings.tenant)
+        asked = proposed(call, None, options, self._settings.tenant)
         failed = Deny(self._wording.words.policy_failed)
         said: list[_Said] = []
         if self._hook is not None:
@@ -191,7 +191,7 @@ class Policy:
         return self._strictest(said) if said else (AskApproval(), "the provider")
 
     async def _decide(
-        self, call: ToolCall, offer: Offer, shared: TurnContext, *, is_approved: bool = False
+        self, call: ToolCall, offer: Offer, options: TurnOptions, *, is_approved: bool = False
     ) -> Judgement:
         """Decide by the rules, then by the hook, and again by the rules after the hook's answer."""
         accepted = call
@@ -201,7 +201,7 @@ class Policy:
             self._tell_failure(call, "rule", str(error))
             if failed := self._failed(call, "a rule"):
                 return failed
-        judgement = self._judge(call, offer, shared, None)
+        judgement = self._judge(call, offer, options, None)
         if judgement.refusal is not None:
             return judgement
         if self._hook is None:
@@ -211,17 +211,17 @@ class Policy:
             unread = msgspec.structs.replace(accepted, verdict=held_to)
             return msgspec.structs.replace(judgement, call=unread)  # its arguments are not compared
         try:
-            answer = await self._hook.ask(self._proposed(call, offer, shared))
+            answer = await self._hook.ask(self._proposed(call, offer, options))
             verdict = _verdict(answer)
         except HookFailed as error:
             self._tell_failure(call, HOOK, error.kind, error.__cause__)
             return self._failed(call, HOOK) or judgement
         if isinstance(verdict, Allow) or (is_approved and isinstance(verdict, Rewrite)):
             return judgement
-        return self._judge(call, offer, shared, verdict)
+        return self._judge(call, offer, options, verdict)
 
     def _judge(
-        self, call: ToolCall, offer: Offer, shared: TurnContext, verdict: Verdict | None
+        self, call: ToolCall, offer: Offer, options: TurnOptions, verdict: Verdict | None
     ) -> Judgement:
         """Decide by the rules and the declaration, after the hook's answer."""
         said: list[_Said] = []
@@ -229,13 +229,13 @@ class Policy:
         if isinstance(verdict, Rewrite):
             rewritten = self._rewritten(call, offer, verdict)
             if rewritten is None:
-                return self._failed(call, HOOK) or self._judge(call, offer, shared, None)
+                return self._failed(call, HOOK) or self._judge(call, offer, options, None)
             call = rewritten
         elif verdict is not None:
             said.append((verdict, HOOK))
         if self._rules is not None:
             try:
-                decided = self._rules.rules.decide(self._proposed(call, offer, shared), offer.spec)
+                decided = self._rules.rules.decide(self._proposed(call, offer, options), offer.spec)
                 said.append((decided.verdict, decided.rule))
             except RuleFailed as error:
                 self._tell_failure(call, "rule", str(error))
@@ -323,10 +323,10 @@ class Policy:
     ) -> None:
         self._observers.hook_failed(hook, why, error, tool=call.name, call_id=call.id)
 
-    def _proposed(self, call: ToolCall, offer: Offer, shared: TurnContext) -> ProposedCall:
-        return proposed(call, offer.spec.effects, shared, self._settings.tenant)
+    def _proposed(self, call: ToolCall, offer: Offer, options: TurnOptions) -> ProposedCall:
+        return proposed(call, offer.spec.effects, options, self._settings.tenant)
 
-    def _tell(self, judgement: Judgement, shared: TurnContext) -> None:
+    def _tell(self, judgement: Judgement, options: TurnOptions) -> None:
         call, what, why = judgement.call, "", ""
         if judgement.refusal is not None:
             what, why = "denied", judgement.refusal.error
@@ -337,7 +337,7 @@ class Policy:
                 what,
                 tool=call.name,
                 call_id=call.id,
-                session=shared.session,
+                session=options.session,
                 by=judgement.by,
                 reason=why,
             )
@@ -356,20 +356,20 @@ def _denied(verdict: Deny) -> Outcome:
 
 
 def proposed(
-    call: ToolCall, effects: Effects | None, shared: TurnContext, tenant: str
+    call: ToolCall, effects: Effects | None, options: TurnOptions, tenant: str
 ) -> ProposedCall:
     """A call as a policy sees it; a provider's own tool has unknown effects."""
-    context: Mapping[str, Any] | None = shared.context
+    context: Mapping[str, Any] | None = options.context
     return ProposedCall(
         tool=call.name,
         arguments=copied(call.arguments or {}),
         call_id=call.provider_id,
-        session=shared.session,
-        turn=shared.id,
+        session=options.session,
+        turn=options.id,
         tenant=tenant,
         context=copied(context) if context is not None else None,
         effects=effects,
-        provider=shared.provider,
+        provider=options.provider,
     )
 
 

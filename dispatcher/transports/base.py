@@ -31,16 +31,16 @@ class Survey:
 class TurnNote(msgspec.Struct, frozen=True, gc=False):
     """The turn of a session that a response was dispatched in, under a name for its calls.
 
-    `stop` is the provider's stop reason if not all of its calls were run; else empty. `told` says
-    that the host has the turn's answers: then the note says nothing else. A note without a turn
-    stands for dropped notes of the session.
+    `stop` is the provider's stop reason if not all of its calls were run; else empty. If the host
+    has the turn's answers, `is_answered` is all that the note says. A note without a turn stands
+    for dropped notes of the session.
     """
 
     session: str
     turn: str
     name: str = ""
     stop: str = ""
-    told: bool = False
+    is_answered: bool = False
 
 
 class Transport(Protocol):

@@ -79,7 +79,7 @@ def _place(id_: bytes) -> tuple[int, int]:
 
 def _member(note: TurnNote, at: int) -> bytes:
     """A note as stored: ordered by session, then by time."""
-    said = [note.turn] if note.told else [note.turn, note.name, note.stop]
+    said = [note.turn] if note.is_answered else [note.turn, note.name, note.stop]
     return f"{note.session}\0{at:016d}\0".encode() + encoding.encode(said)
 
 
@@ -406,7 +406,7 @@ class RedisTransport:
                 with suppress(ValueError, IndexError):  # entries are not trusted
                     turn, *said = _noted.decode(member.split(b"\0", 2)[2])
                     name, stop = said or ("", "")
-                    found.append(TurnNote(session, turn, name, stop, told=not said))
+                    found.append(TurnNote(session, turn, name, stop, is_answered=not said))
         return found
 
     async def send_reply(self, stream: str, body: bytes) -> None:

@@ -20,7 +20,7 @@ from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.transports.redis import RedisTransport
-from toolpool.dispatcher.turn_context import session_key
+from toolpool.dispatcher.turn_options import session_key
 
 NAMES = RedisKeys()
 

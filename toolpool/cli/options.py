@@ -58,7 +58,7 @@ def configure_logging(settings: "Settings", *, quiet: bool) -> None:
 
 def require_session(name: str | None) -> None:
     """Refuse an invalid conversation name."""
-    from toolpool.dispatcher.turn_context import require_name
+    from toolpool.dispatcher.turn_options import require_name
 
     try:
         require_name("it", name)

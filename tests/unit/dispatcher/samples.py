@@ -121,14 +121,14 @@ class Told(Calls):
     def join(self, pending: Pending) -> None:
         self.said.append(("joined", pending.key))
 
-    def unwanted(self, calls: Sequence[Pending]) -> None:
+    def abandoned(self, calls: Sequence[Pending]) -> None:
         self.said += [("unwanted", pending.key) for pending in calls]
 
     def approval_required(self, pending: Pending) -> None:
         self.said.append(("to be approved", pending.key))
 
     def started(self, pending: Pending, worker: str) -> None:
-        pending.held_by(worker)
+        pending.claimed_by(worker)
         self.said.append(("started", pending.key))
 
     def released(self, pending: Pending) -> None:

@@ -107,7 +107,7 @@ async def test_a_queued_call_that_a_worker_has_meanwhile_goes_on() -> None:
         (Stage.RUNNING, (Code.TIMEOUT, Executed.UNKNOWN)),
         (Stage.QUEUED, (Code.QUEUE_UNREACHABLE, Executed.UNKNOWN)),
         (Stage.PUBLISHING, (Code.QUEUE_UNREACHABLE, Executed.UNKNOWN)),
-        (Stage.STRANDED, (Code.QUEUE_UNREACHABLE, Executed.UNKNOWN)),
+        (Stage.ORPHANED, (Code.QUEUE_UNREACHABLE, Executed.UNKNOWN)),
     ],
 )
 async def test_the_deadline_is_kept_without_a_server(

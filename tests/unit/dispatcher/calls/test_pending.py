@@ -23,12 +23,12 @@ MOVES = {
     (Stage.WAITING, Stage.QUEUED),
     (Stage.PUBLISHING, Stage.QUEUED),
     (Stage.QUEUED, Stage.RUNNING),
-    (Stage.QUEUED, Stage.STRANDED),
+    (Stage.QUEUED, Stage.ORPHANED),
     (Stage.PUBLISHING, Stage.NEW),
     (Stage.QUEUED, Stage.NEW),
-    (Stage.STRANDED, Stage.RUNNING),
-    (Stage.STRANDED, Stage.QUEUED),
-    (Stage.STRANDED, Stage.NEW),
+    (Stage.ORPHANED, Stage.RUNNING),
+    (Stage.ORPHANED, Stage.QUEUED),
+    (Stage.ORPHANED, Stage.NEW),
     (Stage.RUNNING, Stage.QUEUED),
     (Stage.RUNNING, Stage.NEW),
 }
@@ -67,7 +67,7 @@ def test_an_answered_call_goes_nowhere(start: Stage, end: Stage) -> None:
         (Stage.WAITING, State.PENDING),
         (Stage.PUBLISHING, State.QUEUED),
         (Stage.QUEUED, State.QUEUED),
-        (Stage.STRANDED, State.QUEUED),
+        (Stage.ORPHANED, State.QUEUED),
         (Stage.RUNNING, State.RUNNING),
     ],
 )
@@ -86,7 +86,7 @@ def test_a_state_is_said_for_each_stage_until_there_is_an_answer(
         (Stage.WAITING, False, False),
         (Stage.PUBLISHING, True, True),
         (Stage.QUEUED, True, True),
-        (Stage.STRANDED, True, False),
+        (Stage.ORPHANED, True, False),
         (Stage.RUNNING, True, False),
     ],
 )
@@ -149,7 +149,7 @@ def sent_and_lost() -> Pending:
     call.published("e-1", at=1.0)
     call.in_attempt(2)
     call.published_again(at=2.0)
-    call.held_by("w-1")
+    call.claimed_by("w-1")
     call.attached()
     call.was_settled_before()
     call.to(Stage.RUNNING)
@@ -203,7 +203,7 @@ def test_a_retry_remembers_that_a_try_before_it_ran(
 def test_another_message_begins_its_patience_anew() -> None:
     call = at(Stage.RUNNING)
     call.published("e-1", at=1.0)
-    call.held_by("w-1")
+    call.claimed_by("w-1")
     call.published_again(at=5.0)
     assert (call.published_at, call.worker, call.republished) == (5.0, "", 1)
     assert call.epoch == "e-1", "its record is the one that was opened then"

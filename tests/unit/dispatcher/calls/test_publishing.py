@@ -66,7 +66,7 @@ class Queue:
         """See `publishing.Queue`."""
         self.said.append(("started", pending.key))
 
-    def stranded(self, pending: Pending) -> None:
+    def orphaned(self, pending: Pending) -> None:
         """See `publishing.Queue`."""
         self.said.append(("stranded", pending.key))
 

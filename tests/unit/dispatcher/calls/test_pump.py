@@ -244,7 +244,7 @@ async def test_what_is_being_cancelled_is_not_sent(bench: Callable[..., Bench]) 
     made = bench(in_flight_per_session=1)
     first, second, _ = made.submit("a-0", "a-1", "a-2")
     await turns()
-    second.unwanted()
+    second.abandoned()
     made.resolve(first, Outcome(ok=True))
     await turns()
     assert made.transport.batches == [["a-0"], ["a-2"]]
@@ -452,7 +452,7 @@ async def test_a_retry_that_was_not_sent_is_not_counted_as_sent(
     assert (queue._unstarted, queue._in_flight) == (1, 1)
 
 
-@pytest.mark.parametrize("hurt", ["stranded", "started"])
+@pytest.mark.parametrize("hurt", ["orphaned", "started"])
 async def test_a_call_is_taken_back_once_from_wherever_it_was(
     bench: Callable[..., Bench], hurt: str
 ) -> None:

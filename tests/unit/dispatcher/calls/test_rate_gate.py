@@ -343,7 +343,7 @@ async def test_a_call_that_is_being_cancelled_is_not_sent() -> None:
     bench = Bench()
     *_, waiting = bench.submit("a-0", "a-1", "a-2", wait=10_000.0)
     await turns(10)
-    waiting.unwanted()
+    waiting.abandoned()
     bench.resolve(bench.calls["a-0"], failure(Code.EXPIRED, "", Executed.NO))
     await turns(10)
     assert bench.sent == ["a-0", "a-1"]

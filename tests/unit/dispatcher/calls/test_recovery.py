@@ -113,7 +113,7 @@ class Bench(Told):
 
     def started(self, pending: Pending, worker: str) -> None:
         """As the dispatcher does."""
-        pending.held_by(worker)
+        pending.claimed_by(worker)
         self.recovery.queue_watch.started(pending.queue, pending.published_at)
         self.pump.started(pending)
 
@@ -341,7 +341,7 @@ async def test_a_call_that_another_worker_has_by_now_is_left_with_it(bench: Benc
 
 async def test_an_unclaimed_call_is_not_lost_with_any_worker(bench: Bench) -> None:
     call = await bench.run("k")
-    call.held_by("")
+    call.claimed_by("")
     await bench.watch(30)
     assert (call.stage, bench.transport.recovered) == (Stage.RUNNING, [])
 
@@ -551,7 +551,7 @@ async def test_a_call_that_was_passed_by_who_should_have_run_it_waits_for_the_ne
     has = bench.toolset("a", READ)
     await bench.fleet.follow([lease(tools=has)])
     await bench.recovery.passed(call, "")
-    assert (call.stage, await bench.attempts()) == (Stage.STRANDED, [])
+    assert (call.stage, await bench.attempts()) == (Stage.ORPHANED, [])
     await bench.look(lease(tools=has))
     assert (call.stage, await bench.attempts()) == (Stage.QUEUED, [("k", 1)])
     await bench.look(lease(tools=has))
@@ -564,7 +564,7 @@ async def test_a_call_that_a_worker_may_not_start_is_sent_again_with_the_next_lo
     """The reason may have gone; nothing is counted."""
     call = await bench.send_and_lose("k")
     await bench.recovery.passed(call, "switch")
-    assert (call.stage, await bench.attempts()) == (Stage.STRANDED, [])
+    assert (call.stage, await bench.attempts()) == (Stage.ORPHANED, [])
     await bench.look(lease())
     assert (call.stage, await bench.attempts()) == (Stage.QUEUED, [("k", 1)])
 
@@ -611,7 +611,7 @@ async def test_a_homeless_call_waits_until_a_worker_has_its_tool(bench: Bench) -
     await bench.look(lease(tools=other))
     await bench.recovery.passed(call, "")
     await bench.look(lease(tools=other))
-    assert (call.stage, bench.transport.recovered) == (Stage.STRANDED, [])
+    assert (call.stage, bench.transport.recovered) == (Stage.ORPHANED, [])
     has = bench.toolset("a", READ)
     await bench.look(lease(tools=other), lease("w-2", tools=has))
     queue = toolset_queue(QUEUE, has.digest)
@@ -638,7 +638,7 @@ async def test_a_homeless_call_that_went_on_meanwhile_is_left_alone(
 ) -> None:
     call = await bench.send_and_lose("k", READ)
     await bench.recovery.passed(call, "")
-    assert call.stage is Stage.STRANDED
+    assert call.stage is Stage.ORPHANED
     if became == "answered":
         bench.resolve(call, DONE)
     else:
@@ -667,7 +667,7 @@ async def test_an_unclaimed_call_is_not_resent_where_it_would_be_skipped(
     call = await bench.send("k", queue=gone)
     await bench.fleet.follow([lease(tools=bench.toolset("b", NEWER_READ))])
     await bench.recovery.passed(call, "")
-    assert (call.stage, bench.transport.recovered) == (Stage.STRANDED, [])
+    assert (call.stage, bench.transport.recovered) == (Stage.ORPHANED, [])
 
 
 async def test_what_lies_on_a_queue_that_nobody_takes_from_is_sent_to_the_common_one(
@@ -696,9 +696,9 @@ async def test_across_an_epoch_a_write_is_not_sent_again_before_workers_had_time
     await bench.messages()
     bench.server.epoch = "memory.another"
     await bench.watch(1, lease())
-    assert call.stage is Stage.STRANDED
+    assert call.stage is Stage.ORPHANED
     await bench.watch(7, lease())
-    assert (call.stage, await bench.attempts()) == (Stage.STRANDED, [])
+    assert (call.stage, await bench.attempts()) == (Stage.ORPHANED, [])
     await bench.watch(2, lease())
     assert (call.stage, await bench.attempts()) == (Stage.QUEUED, [("k", 1)])
 
@@ -732,7 +732,7 @@ async def test_after_a_pause_of_its_own_a_dispatcher_gives_workers_their_time_an
     await bench.watch(6, lease())
     bench.clock.ahead += 5.0
     await bench.watch(8, lease())
-    assert (call.stage, await bench.attempts()) == (Stage.STRANDED, [])
+    assert (call.stage, await bench.attempts()) == (Stage.ORPHANED, [])
     await bench.watch(2, lease())
     assert (call.stage, await bench.attempts()) == (Stage.QUEUED, [("k", 1)])
 
@@ -763,7 +763,7 @@ async def test_an_outage_begins_the_time_of_workers_anew(bench: Bench) -> None:
     await bench.watch(6, lease())
     bench.recovery.interrupted()
     await bench.watch(8, lease())
-    assert (call.stage, await bench.attempts()) == (Stage.STRANDED, [])
+    assert (call.stage, await bench.attempts()) == (Stage.ORPHANED, [])
     await bench.watch(2, lease())
     assert (call.stage, await bench.attempts()) == (Stage.QUEUED, [("k", 1)])
 
@@ -802,7 +802,7 @@ async def test_a_write_whose_record_is_lost_with_the_server_s_data_is_not_opened
     await bench.messages()
     bench.server.forget()
     await bench.watch(30, lease())
-    assert (call.stage, await bench.attempts()) == (Stage.STRANDED, [])
+    assert (call.stage, await bench.attempts()) == (Stage.ORPHANED, [])
     assert bench.server.state("k") is None
 
 
@@ -876,7 +876,7 @@ async def test_a_write_that_may_have_run_after_all_is_not_opened_again(bench: Be
     del bench.server.records["k"]
     await bench.look()
     await bench.watch(3)
-    assert (call.stage, await bench.attempts()) == (Stage.STRANDED, [])
+    assert (call.stage, await bench.attempts()) == (Stage.ORPHANED, [])
 
 
 # Outcomes that others were told.
@@ -896,7 +896,7 @@ async def test_an_outcome_of_a_stranded_call_is_looked_for_too(bench: Bench) -> 
     await bench.watch(12, lease())
     bench.server.epoch = "memory.another"
     await bench.watch(1, lease())
-    assert (call.stage, call.is_open) == (Stage.STRANDED, True)
+    assert (call.stage, call.is_open) == (Stage.ORPHANED, True)
     await bench.settle(call)
     await bench.watch(1, lease())
     assert call.outcome == DONE

@@ -87,7 +87,7 @@ def test_a_failure_that_does_not_say_what_it_is_stands() -> None:
 
 def test_a_call_without_askers_is_not_retried() -> None:
     call = failed_call()
-    call.unwanted()
+    call.abandoned()
     assert pause(call) is None
 
 

@@ -349,7 +349,7 @@ async def run(bench: Bench, key: str) -> Pending:
     call = bench.submit(key)
     await turns()
     await bench.server.claim([Claim(key, 1, "c")], worker="w-1", give_up_at=time.monotonic() + 1)
-    call.held_by("w-1")
+    call.claimed_by("w-1")
     bench.pump.started(call)
     return call
 

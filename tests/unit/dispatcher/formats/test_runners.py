@@ -174,9 +174,9 @@ async def _by_chat(client: Any, ask: dict[str, Any], turn: Any) -> Any:
     return await chat.send_message([genai.types.Part.model_validate(part) for part in parts])
 
 
-@pytest.mark.parametrize("go_on", [_by_contents, _by_chat])
+@pytest.mark.parametrize("send_held", [_by_contents, _by_chat])
 async def test_google_s_client_and_its_chat_send_the_answers(
-    dispatcher: Connected, go_on: Callable[..., Any]
+    dispatcher: Connected, send_held: Callable[..., Any]
 ) -> None:
     call = {"functionCall": {"name": "look", "args": ARGUMENTS}, "thoughtSignature": "c2ln"}
     api = Api(gemini(call), gemini({"text": "In Rome."}))
@@ -186,7 +186,7 @@ async def test_google_s_client_and_its_chat_send_the_answers(
         client = genai.Client(api_key="k", http_options=options).aio
         first = await client.models.generate_content(model="m", contents=ask)
         turn = await dispatcher.dispatch(first, session="s")
-        second = await go_on(client, ask, turn)
+        second = await send_held(client, ask, turn)
     assert second.text == "In Rome."
     assert api.sent[1]["contents"] == [
         ask,

@@ -177,18 +177,18 @@ async def test_a_failed_observer_note_changes_nothing(note: Any) -> None:
 
 @pytest.mark.parametrize("call_id", [None, "c-1"])
 async def test_a_call_is_cancelled_while_the_hook_decides(call_id: str | None) -> None:
-    asked_about, let_go = asyncio.Event(), asyncio.Event()
+    asked_about, released = asyncio.Event(), asyncio.Event()
 
     async def hook(_: ProposedCall) -> None:
         asked_about.set()
-        await let_go.wait()
+        await released.wait()
 
     async with Dispatcher.in_memory([refund], hooks=Hooks(before_call=hook)) as dispatcher:
         asking = asyncio.ensure_future(dispatcher.dispatch(call(), session="s-1"))
         await asked_about.wait()
         assert await dispatcher.cancel("s-2") == 0
         assert await dispatcher.cancel("s-1", call_id=call_id) == 1
-        let_go.set()
+        released.set()
         result = (await asking)[0]
     assert (result.code, result.executed, RAN) == (Code.CANCELLED, Executed.NO, [])
 
@@ -297,14 +297,14 @@ async def test_a_setting_lets_calls_run_where_their_policy_fails(hook: Any) -> N
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 async def test_a_hanging_policy_denies_and_delays_no_other_call(kind: str) -> None:
-    let_go = threading.Event()
+    released = threading.Event()
     hung = 0
 
     def blocks(proposed: ProposedCall) -> None:
         nonlocal hung
         if proposed.arguments["amount"] == 1:
             hung += 1
-            let_go.wait(30)
+            released.wait(30)
 
     async def waits(proposed: ProposedCall) -> None:
         nonlocal hung
@@ -325,23 +325,23 @@ async def test_a_hanging_policy_denies_and_delays_no_other_call(kind: str) -> No
             assert not stuck.done() and hung == 2
             assert [(r.code, r.executed) for r in await stuck] == [(Code.DENIED, Executed.NO)] * 2
     finally:
-        let_go.set()
+        released.set()
     assert 1 not in RAN
 
 
 async def test_more_hanging_hooks_than_threads_deny_all_and_the_next_calls_are_judged() -> None:
-    let_go = threading.Event()
+    released = threading.Event()
 
     def blocks(proposed: ProposedCall) -> None:
         if proposed.arguments["amount"] < 100:
-            let_go.wait(30)
+            released.wait(30)
 
     async with Dispatcher.in_memory(
         [refund], settings=Settings(hook_timeout=0.3), hooks=Hooks(before_call=blocks)
     ) as dispatcher:
         turn = await dispatcher.dispatch([call(i, f"c-{i}") for i in range(64)])
         assert {result.code for result in turn} == {Code.DENIED} and RAN == []
-        let_go.set()
+        released.set()
         assert (await dispatcher.dispatch(call(100)))[0].ok
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from toolpool.dispatcher.turn_context import patience, require_name, tool_names, turn_context
+from toolpool.dispatcher.turn_options import patience, require_name, tool_names, turn_options
 
 
 @pytest.mark.parametrize("name", [None, "s", "x" * 256, "会话", "\U0001f600"])
@@ -41,7 +41,7 @@ def test_tool_names() -> None:
 def asked(**given: Any) -> Any:
     plain: dict[str, Any] = {"context": None, "timeout": None, "wait": None}
     plain |= {"tenant": "t", "max_bytes": 100}
-    return turn_context("t", "s", **(plain | given))
+    return turn_options("t", "s", **(plain | given))
 
 
 @pytest.mark.parametrize("times", [{"timeout": 1}, {"wait": 0}, {"wait": float("inf")}])

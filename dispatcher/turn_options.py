@@ -15,7 +15,7 @@ from toolpool.dispatcher.formats import call_ids
 _LONGEST_SECONDS = 100 * 365 * 86_400
 
 
-class TurnContext(msgspec.Struct, frozen=True, gc=False):
+class TurnOptions(msgspec.Struct, frozen=True, gc=False):
     """The options that the calls of one dispatch share.
 
     The pump is fair between values of `line`.
@@ -106,7 +106,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def turn_context(
+def turn_options(
     turn: str | None,
     session: str | None,
     *,
@@ -118,7 +118,7 @@ def turn_context(
     only: Collection[str] | None = None,
     tenant: str,
     max_bytes: int,
-) -> TurnContext:
+) -> TurnOptions:
     """The checked options of a dispatch: one host's error must not fail calls in the same message.
 
     Names have to be checked before. Raises ValueError.
@@ -147,7 +147,7 @@ def turn_context(
             )
         if size > max_bytes:
             raise ValueError(f"context has {size} bytes; at most {max_bytes} are taken")
-    return TurnContext(
+    return TurnOptions(
         id=turn,
         session=session,
         line=session or new_nonce(),
