@@ -1,27 +1,103 @@
 """Results for callers: classified, then passed through the host's policy."""
 
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+from toolpool.contract import logs
+from toolpool.contract.exception_report import faults_in, traceback_of
+from toolpool.contract.outcome import Outcome
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.classifier import classified
+from toolpool.dispatcher.messages import texts
+from toolpool.dispatcher.messages.wording import Wording
 from toolpool.dispatcher.policy.result_policy import ResultPolicy
 from toolpool.dispatcher.policy.verdict_types import ProposedCall, copied
+from toolpool.dispatcher.turn_options import TurnOptions
+
+log = logs.logger("dispatch")
+
+
+class OwnEnd(NamedTuple):
+    """The end of a call for one caller, who stops waiting while the call goes on for others.
+
+    It waited since `since`, on the monotonic clock; `timeout` is its own.
+    """
+
+    outcome: Outcome
+    timeout: float
+    since: float
 
 
 class Results:
-    """Makes the results of one dispatcher. Without a policy they are the calls' outcomes."""
+    """Makes the results of one dispatcher. Without a policy they are the calls' outcomes.
+
+    `offers` says whether the dispatcher offers the named tool to every model. `with_texts`: logs
+    contain the messages of exceptions.
+    """
 
     def __init__(
-        self, classify: Callable[[Pending], ToolResult], policy: ResultPolicy | None, tenant: str
+        self,
+        wording: Wording,
+        policy: ResultPolicy | None,
+        tenant: str,
+        *,
+        offers: Callable[[str], bool],
+        with_texts: bool,
     ) -> None:
-        self._classify = classify
+        self._wording = wording
         self.policy = policy
         self._tenant = tenant
+        self._offers = offers
+        self._with_texts = with_texts
+
+    def classified(
+        self,
+        pending: Pending,
+        unseen: str | None = None,
+        *,
+        own_end: OwnEnd | None = None,
+        turn: TurnOptions | None = None,
+    ) -> ToolResult:
+        """The result of an answered call, or of one that goes on without this caller (`own_end`).
+
+        `unseen` names an earlier write whose end is unknown. `turn` is the turn whose model reads
+        the result, None if the host asked for it.
+        """
+        note = texts.unseen_end(unseen, self._wording) if unseen is not None else None
+        if pending.shared_as:
+            equal = texts.shared(pending.shared_as, pending.age, self._wording)
+            note = " ".join(filter(None, (note, equal)))
+        outcome, ended = pending.outcome, pending.ended
+        timeout, since = pending.message.timeout, pending.began
+        if own_end is not None:
+            (outcome, timeout, since), ended = own_end, time.monotonic()
+        assert outcome is not None
+        offers = self._offers if turn is None else turn.offers
+        result = classified(
+            pending.call,
+            pending.spec,
+            outcome,
+            timeout=timeout,
+            duration=ended - since,
+            wording=self._wording,
+            retries=pending.retries,
+            pages_offered=bool(outcome.output) and offers("task_result"),
+            note=note,
+        )
+        if (details := result.details) and "error_id" in details:
+            log.error(
+                "tool_raised error_id=%s tool=%s call=%s exception=%s%s\n%s",
+                details["error_id"], result.name, pending.call.id, details.get("exception"),
+                f": {details['error']}" if self._with_texts else "",
+                logs.lines(traceback_of(faults_in(details))),
+            )  # fmt: skip
+        return result
 
     async def of(self, pending: Pending) -> ToolResult:
         """The result of a call that was answered."""
-        result = self._classify(pending)
+        result = self.classified(pending)
         return await self.shown(result, pending)
 
     async def shown(self, result: ToolResult, pending: Pending) -> ToolResult:
@@ -44,7 +120,7 @@ class Results:
 
     def at_once(self, pending: Pending) -> ToolResult:
         """The result if hooks cannot be called: without the policy's approval it is withheld."""
-        result = self._classify(pending)
+        result = self.classified(pending)
         return result if self.policy is None else self.policy.withheld(result)
 
     async def page(self, page: dict[str, Any], session: str | None) -> dict[str, Any]:

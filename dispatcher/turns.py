@@ -23,9 +23,9 @@ from toolpool.dispatcher.calls.countdown_latch import CountdownLatch, Waiter
 from toolpool.dispatcher.calls.in_flight import InFlightCalls
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.reporting import UnsentCall
-from toolpool.dispatcher.classifier import Classifier, OwnEnd
 from toolpool.dispatcher.outcomes import left_to_others, not_queued
 from toolpool.dispatcher.policy.decision import Judgement
+from toolpool.dispatcher.results import OwnEnd, Results
 from toolpool.dispatcher.turn_options import TurnOptions
 from toolpool.dispatcher.turn_order import stages
 
@@ -80,13 +80,13 @@ class Turns:
         background: Background,
         approval_waits: ApprovalWaits,
         settings: Settings,
-        classify: Classifier,
+        results: Results,
     ) -> None:
         self._approval_waits = approval_waits
         self._in_flight = in_flight
         self._background = background
         self._settings = settings
-        self._classify = classify
+        self._results = results
         self.running: set[Turn] = set()
         """The turns whose calls can be cancelled before they are sent."""
         self._is_closed = False
@@ -310,7 +310,9 @@ class Turns:
             self._in_flight.in_background(self._abandon(pendings, latches))
         answered: dict[int, Answered] = {}
         for (call, _), pending in zip(group, pendings, strict=True):
-            result = early.get(pending.root) or self._classify(pending, unseen, turn=options)
+            result = early.get(pending.root) or self._results.classified(
+                pending, unseen, turn=options
+            )
             answered[call.index] = result, pending.is_new_outcome and pending.call is call
         return answered
 
@@ -369,7 +371,7 @@ class Turns:
         if not pending.is_open:
             return None
         outcome = left_to_others(started=pending.stage is Stage.RUNNING)
-        return self._classify(pending, own_end=OwnEnd(outcome, timeout, since))
+        return self._results.classified(pending, own_end=OwnEnd(outcome, timeout, since))
 
     async def _abandon(self, pendings: Sequence[Pending], latches: set[Waiter]) -> None:
         """Stop waiting for calls; those without another waiter are cancelled.

@@ -14,7 +14,6 @@ from toolpool.dispatcher.approvals import Approvals
 from toolpool.dispatcher.background import Background
 from toolpool.dispatcher.calls.in_flight import InFlightCalls
 from toolpool.dispatcher.calls.services import Services
-from toolpool.dispatcher.classifier import Classifier
 from toolpool.dispatcher.messages.wording import Wording, wording_of
 from toolpool.dispatcher.observer import Observer, Observers
 from toolpool.dispatcher.observers.log import log
@@ -55,8 +54,13 @@ class Wiring:
         services = Services(transport, envelope, settings, self.observers)
         self.watching = ObserverSetup(services, self.catalog, record)
         self.in_flight = InFlightCalls(services, self.catalog, follows_catalog=follows_catalog)
-        classify = Classifier(wording, self.acceptance.offers, with_texts=settings.error_texts)
-        told = Results(classify, self._result_policy(settings, wording), settings.tenant)
+        results = Results(
+            wording,
+            self._result_policy(settings, wording),
+            settings.tenant,
+            offers=self.acceptance.offers,
+            with_texts=settings.error_texts,
+        )
         self.approvals = Approvals(services)
         self.notifier = ApprovalNotifier(settings, self.hooks.on_approval, self.observers)
         self.policy = policy = Policy(
@@ -76,10 +80,10 @@ class Wiring:
             self.acceptance.offers,
         )
         self.background = Background(
-            services, self.in_flight, self.catalog, told, wording, self.approval_waits
+            services, self.in_flight, self.catalog, results, wording, self.approval_waits
         )
         self.in_flight.reporter.handed_out = self.background.handed_out
-        self.turns = Turns(self.in_flight, self.background, self.approval_waits, settings, classify)
+        self.turns = Turns(self.in_flight, self.background, self.approval_waits, settings, results)
         self.loops = LoopGuard(transport.loops, settings, self.observers, self.hooks.on_loop)
         self.analytics = Analytics(observers=self.observers)
         self.foreign = ProviderApprovals(
@@ -99,7 +103,7 @@ class Wiring:
             analytics=self.analytics,
             recorder=self.watching.recorder,
             policy=policy,
-            results=told,
+            results=results,
             foreign=self.foreign,
         )
         self.resumer = Resume(
