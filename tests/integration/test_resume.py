@@ -120,7 +120,7 @@ async def test_what_is_noted_of_turns_expires(redis_url: str) -> None:
             TurnNote("s", "a\0b", "n", ""),
             TurnNote("s", "c", "n", "refusal"),
             TurnNote("s", "b", "m", ""),
-            TurnNote("s", "a\0b", told=True),
+            TurnNote("s", "a\0b", is_answered=True),
         ]
         now = transport.server_time()
         for _ in range(2):  # a note that is written again is the same note

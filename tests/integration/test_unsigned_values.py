@@ -227,7 +227,9 @@ async def test_junk_among_the_notes_of_turns_hides_no_note(settings: Settings, c
     transport = RedisTransport(settings)
     await transport.open()
     await transport.survey([])
-    await transport.note_turns([TurnNote("s", "t", "n", "", told=False)], transport.server_time())
+    await transport.note_turns(
+        [TurnNote("s", "t", "n", "", is_answered=False)], transport.server_time()
+    )
     client.zadd(key, dict.fromkeys(members, 0))
     assert [note.turn for note in await transport.turns("s")] == ["t"]
     await transport.close()

@@ -4,7 +4,7 @@ import pytest
 
 from toolpool.dispatcher.formats.call_ids import is_unique
 from toolpool.dispatcher.transports.base import TurnNote
-from toolpool.dispatcher.turn_matching import Notes, Said
+from toolpool.dispatcher.turn_matching import Notes, ResponseName
 
 
 def turns(noted: str, history: str, *, distinct: str = "") -> list[str | None]:
@@ -20,8 +20,10 @@ def turns(noted: str, history: str, *, distinct: str = "") -> list[str | None]:
             notes.append(TurnNote("s", f"{name}{count + 1}", name))
         else:
             turn = [note.turn for note in notes if note.name == name][-1]
-            notes.append(TurnNote("s", turn, told=True))
-    said = [Said(each.upper(), each.upper() in distinct, each.isupper()) for each in history]
+            notes.append(TurnNote("s", turn, is_answered=True))
+    said = [
+        ResponseName(each.upper(), each.upper() in distinct, each.isupper()) for each in history
+    ]
     return [note and note.turn for note in Notes(notes).of(said)]
 
 
@@ -70,15 +72,15 @@ def test_what_no_other_is_like_is_known(
 
 def test_a_turn_that_is_asked_for_again_has_no_answers_yet() -> None:
     note = TurnNote("s", "t", "A")
-    told = TurnNote("s", "t", told=True)
-    [known] = Notes([note, told, note]).of([Said("A", False, True)])
+    told = TurnNote("s", "t", is_answered=True)
+    [known] = Notes([note, told, note]).of([ResponseName("A", False, True)])
     assert known == note
-    assert Notes([note, told, note, told]).of([Said("A", False, True)]) == [None]
+    assert Notes([note, told, note, told]).of([ResponseName("A", False, True)]) == [None]
 
 
 def test_where_a_note_was_dropped_what_others_are_like_is_unknown() -> None:
     notes = [TurnNote("s", "t", "A", "refusal"), TurnNote("s", "")]
-    like_others, distinct = Said("A", False, True), Said("A", True, True)
+    like_others, distinct = ResponseName("A", False, True), ResponseName("A", True, True)
     assert Notes(notes).of([like_others]) == [None]
     assert Notes(notes).stop_of_equals(like_others, [like_others]) is None
     assert Notes(notes).of([distinct]) == notes[:1]
