@@ -65,7 +65,7 @@ test-long: $(SET_UP) ## Run the integration tests that start many processes or w
 test-all: $(SET_UP) ## Run every test, those that kill servers in a loop as well
 	@$(PY) -m pytest tests $(ARGS)
 
-test-types: $(SET_UP) ## Hold what users get to pyright and to other SDKs, each in an environment of its own
+test-types: $(SET_UP) ## Check the public types with pyright, and messages with the SDKs, each in its own environment
 	@$(PY) -m pytest tests/typing $(ARGS)
 
 test-peers: $(SET_UP) ## Report to a real server that takes what Sentry takes, in an environment of its own

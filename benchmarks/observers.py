@@ -47,7 +47,7 @@ while True:
 """A server that costs the machine next to nothing: what is measured is not how it answers."""
 
 _SETTLE_SECONDS = 0.7
-"""Longer than anything is put off: what one side left to do is not done in the other's time."""
+"""Pause between rounds: longer than any work that one side may defer into the other's round."""
 _ALL = ("sentry", "otel", "metrics", "events", "record")
 
 
@@ -233,10 +233,10 @@ def _compare(
 
 
 def measure(wanted: Sequence[tuple[str, ...]], options: argparse.Namespace) -> None:
-    """Rounds of each way against not watched at all, in the same turns.
+    """Compare each set of observers with a fleet that has none, in alternating rounds.
 
-    Many short ones, as the pace of a machine that others share changes within seconds; and several
-    fleets in turn, as of two that are alike one is faster as long as it lives.
+    Rounds are short because the speed of a shared machine changes within seconds. Several fleets
+    are used because one of two identical fleets is often faster for as long as it runs.
     """
     rounds: list[list[Round]] = []
     with sentry_sink() as dsn:

@@ -11,7 +11,7 @@ UNAVAILABLE = "credentials"
 """The reason of a call whose secrets could not be resolved."""
 
 
-class Lack(StrEnum):
+class MissingReason(StrEnum):
     """Why a credential is lacking."""
 
     MISSING = "missing"  # the operator has not configured it
@@ -19,34 +19,36 @@ class Lack(StrEnum):
     UNAVAILABLE = "unavailable"  # the resolver failed or did not answer
 
 
-class Credential(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class MissingSecret(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A secret that a call lacks, without its value, as stored in an outcome's details.
 
     `name` is empty if the tool itself asked for a sign-in; `url` is where to sign in.
     """
 
-    lack: Lack
+    lack: MissingReason
     name: str = ""
     url: str | None = None
 
 
 class _Details(msgspec.Struct, frozen=True):
-    credential: Credential | None = None
+    credential: MissingSecret | None = None
 
 
-def lacking(credential: Credential, executed: Executed, error: str = "") -> Outcome:
+def missing_secret_outcome(
+    credential: MissingSecret, executed: Executed, error: str = ""
+) -> Outcome:
     """The outcome of a call that lacks a credential; an unavailable one is a fault of the pool.
 
     `error` is the text for dispatchers of a version that does not know credentials.
     """
     details = {"credential": msgspec.to_builtins(credential)}
-    if credential.lack is Lack.UNAVAILABLE:
+    if credential.lack is MissingReason.UNAVAILABLE:
         return failure(Code.INTERNAL, UNAVAILABLE, executed, details=details)
     error = error or f"{credential.lack.value} {credential.name} {credential.url or ''}".strip()
     return failure(Code.REPORTED, error, executed, details=details)
 
 
-def lacked(details: dict[str, Any] | None) -> Credential | None:
+def missing_secret_in(details: dict[str, Any] | None) -> MissingSecret | None:
     """The lacking credential that the details of an outcome or result name, if any."""
     if not details or "credential" not in details:
         return None

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from toolpool.contract.schema.problem import Problem
-from toolpool.contract.spec import Effects, ToolSpec
 
 
 class ErrorType(StrEnum):
@@ -57,22 +56,6 @@ class Executed(StrEnum):
     UNKNOWN = "unknown"  # it started, or may have, and its end was not seen
 
 
-def is_retryable(code: Code, executed: Executed, spec: ToolSpec | None) -> bool:
-    """Whether the same arguments may be sent again. `spec` is None for an unknown tool.
-
-    A failure of the pool may be retried if the tool is a read, is idempotent or certainly did not
-    run; a failure of the tool also if its effects are not declared.
-    """
-    match code.error_type:
-        case ErrorType.LOGICAL:
-            return True
-        case ErrorType.VALIDATION | ErrorType.ABORTED:
-            return False
-        case ErrorType.RUNTIME if spec is None or spec.effects is not Effects.WRITE:
-            return True
-    return executed is Executed.NO or (spec is not None and spec.rerunnable)
-
-
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The end of one call, as a worker reports it or a dispatcher concludes it.
 
@@ -110,7 +93,7 @@ def may_still_run(outcome: Outcome) -> bool:
     return outcome.still_running or not was_seen
 
 
-def is_for_now(outcome: Outcome) -> bool:
+def is_temporary_refusal(outcome: Outcome) -> bool:
     """Whether a call was refused temporarily: it did not run and may run if it is asked again."""
     return outcome.executed is Executed.NO and outcome.retry_after is not None
 
@@ -123,7 +106,7 @@ NOT_COMPARABLE = "not_comparable"
 """The reason of a call with an argument type that cannot be compared with the judged one."""
 NOT_JUDGED = "not_judged"
 """The reason of a call without a policy's verdict, where the worker requires one."""
-SWITCHED_OFF = "a kill switch denies what it reads its arguments as"
+SWITCHED_OFF = "a kill switch denies the argument that the tool would receive"
 """The cause of a worker's denial that is not a fault: an operator set the switch."""
 
 

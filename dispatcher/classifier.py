@@ -5,11 +5,27 @@ import hashlib
 import msgspec
 
 from toolpool.contract.call import ToolCall
-from toolpool.contract.outcome import Code, Executed, Outcome, is_retryable
+from toolpool.contract.outcome import Code, ErrorType, Executed, Outcome
 from toolpool.contract.result import ToolResult
-from toolpool.contract.spec import ToolSpec
+from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.messages import advice, texts
 from toolpool.dispatcher.messages.wording import Wording
+
+
+def is_retryable(code: Code, executed: Executed, spec: ToolSpec | None) -> bool:
+    """Whether the same arguments may be sent again. `spec` is None for an unknown tool.
+
+    A failure of the pool may be retried if the tool is a read, is idempotent or certainly did not
+    run; a failure of the tool also if its effects are not declared.
+    """
+    match code.error_type:
+        case ErrorType.LOGICAL:
+            return True
+        case ErrorType.VALIDATION | ErrorType.ABORTED:
+            return False
+        case ErrorType.RUNTIME if spec is None or spec.effects is not Effects.WRITE:
+            return True
+    return executed is Executed.NO or (spec is not None and spec.rerunnable)
 
 
 def rejected(call: ToolCall, code: Code, text: str, wording: Wording) -> ToolResult:

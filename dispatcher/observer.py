@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from toolpool.contract.credentials import lacked
+from toolpool.contract.credentials import missing_secret_in
 from toolpool.contract.envelope import CallMessage
 from toolpool.contract.exception_report import (
     ExceptionReport,
@@ -124,7 +124,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rate: float
 
 
-class Turned(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class SwitchChanged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A kill switch that denies a tool, or an argument value of it, or no longer does."""
 
     tool: str
@@ -246,7 +246,7 @@ class Observer(Tracing):
     def circuit(self, tool: str, state: str) -> None:
         """A tool's circuit is `open`, `half_open` or `closed`."""
 
-    def switched(self, turned: Turned) -> None:
+    def switched(self, turned: SwitchChanged) -> None:
         """A kill switch was changed."""
 
     def audited(self, audit: Audit) -> None:
@@ -430,7 +430,7 @@ class Observers(ObserverDispatch):
         if not outcome.ok:
             failure = failure_of(outcome, message.arguments, with_text=self._with_texts)
             kinds = _distinct(problem.kind for problem in outcome.problems)
-            is_reported = lacked(outcome.details) is not None
+            is_reported = missing_secret_in(outcome.details) is not None
         ended = Ended(
             code=outcome.code,
             executed=outcome.executed,

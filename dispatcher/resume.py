@@ -26,7 +26,7 @@ from toolpool.dispatcher.formats.call_ids import is_unique
 from toolpool.dispatcher.formats.history import Edit, History, PastResponse, PlacedAnswer
 from toolpool.dispatcher.formats.history_answers import matched
 from toolpool.dispatcher.formats.sdk_objects import sendable
-from toolpool.dispatcher.formats.stop_reasons import Verdict, ending
+from toolpool.dispatcher.formats.stop_reasons import Handling, ending
 from toolpool.dispatcher.transports.base import Transport, TurnNote
 from toolpool.dispatcher.turn import TurnResult
 from toolpool.dispatcher.turn_matching import Notes, ResponseName
@@ -315,7 +315,7 @@ class Resume:
         refuses some. A limit can have cut off only the last part. Without a stop reason, the
         history's own evidence of the end counts.
         """
-        is_cut = ending(format, stop).verdict is Verdict.CUT_OFF
+        is_cut = ending(format, stop).verdict is Handling.CUT_OFF
         calls: list[Sequence[ToolCall]] = []
         first = 0
         for part in turn:

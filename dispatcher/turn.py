@@ -8,7 +8,7 @@ import msgspec
 from toolpool.contract.result import State, ToolResult
 from toolpool.dispatcher.formats import FORMATS, NotAResponse, named, response_wrappers
 from toolpool.dispatcher.formats.sdk_objects import sendable
-from toolpool.dispatcher.formats.stop_reasons import Verdict, ending
+from toolpool.dispatcher.formats.stop_reasons import Handling, ending
 
 
 class TurnResult(Sequence[ToolResult]):
@@ -85,7 +85,7 @@ class TurnResult(Sequence[ToolResult]):
     @property
     def goes_on(self) -> bool:
         """Whether the response continues in a later one, which the host has to request."""
-        return ending(self.format, self.stop).verdict is Verdict.LEAVE
+        return ending(self.format, self.stop).verdict is Handling.LEAVE
 
     @overload
     def __getitem__(self, index: int) -> ToolResult: ...

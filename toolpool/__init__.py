@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         Progressed,
         Pulse,
         Rejected,
-        Turned,
+        SwitchChanged,
     )
     from toolpool.dispatcher.observers.metrics import Metrics
     from toolpool.dispatcher.observers.otel import OpenTelemetry
@@ -119,7 +119,7 @@ _HOMES = {
         "Progressed",
         "Pulse",
         "Rejected",
-        "Turned",
+        "SwitchChanged",
     ),
     "toolpool.dispatcher.observers.metrics": ("Metrics",),
     "toolpool.dispatcher.observers.sentry": ("Sentry",),
@@ -227,6 +227,7 @@ __all__ = [
     "Settings",
     "SigningKeyMissing",
     "State",
+    "SwitchChanged",
     "SyncDispatcher",
     "Tool",
     "ToolContext",
@@ -237,7 +238,6 @@ __all__ = [
     "ToolpoolError",
     "ToolsUnimportable",
     "TurnResult",
-    "Turned",
     "UnreadableResponse",
     "Unresolved",
     "WorkerFacts",

@@ -1,4 +1,4 @@
-"""The round a model goes: call the model, run its tool calls, give it the results, again.
+"""The tool-calling loop: call the model, run its tool calls, give it the results, repeat.
 
     conversation = await converse(
         anthropic_model(client, model="…", max_tokens=1024),

@@ -16,7 +16,7 @@ from toolpool.contract.envelope import CatalogEntry, Envelope, Switch, WorkerLea
 from toolpool.contract.errors import BrokerUnreachable, MessageRejected, ToolDeclarationInvalid
 from toolpool.contract.fleet_clock import fleet_time
 from toolpool.contract.kill_switches import KillSwitches, States, switch_name
-from toolpool.contract.ledger.lua_scripts import Step, new_nonce, script
+from toolpool.contract.ledger.lua_scripts import LuaScript, new_nonce, script
 from toolpool.contract.ledger.protocols import SwitchChange
 from toolpool.contract.ledger.redis_ledger import switch_states
 from toolpool.contract.operator_messages import DispatcherReport, read_report
@@ -348,7 +348,7 @@ def turn_switch(
 def _switch_states(client: Any, names: RedisKeys, change: SwitchChange | None = None) -> States:
     """Read the kill switches, after a change; see `SwitchLedger.switches`."""
     words = [] if change is None else [change.field, change.before, change.after, new_nonce()]
-    step = client.register_script(script(Step.SWITCH)[0])
+    step = client.register_script(script(LuaScript.SWITCH)[0])
     return switch_states(
         step(keys=[names.epoch, names.switches], args=[secrets.token_hex(8), *words])
     )

@@ -1,4 +1,4 @@
-"""Checks that a tool gets its arguments with the values that a policy judged.
+"""Checks typed arguments against what a policy judged, and against kill switches on values.
 
 It compares the typed values, not the output of the author's serializers.
 """
@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from decimal import Decimal, InvalidOperation
 from enum import Enum
 from typing import Any
@@ -21,12 +21,14 @@ from pydantic_core import PydanticSerializationError, from_json, to_jsonable_pyt
 
 from toolpool.contract import encoding
 from toolpool.contract.envelope import PolicyVerdict
+from toolpool.contract.kill_switches import means
 from toolpool.contract.outcome import NOT_COMPARABLE, READ_OTHERWISE
 from toolpool.contract.schema.problem import Problem
 
 Path = tuple[str | int, ...]
 Steps = tuple[str | int | None, ...]
 
+_BY_IDENTITY: Any = object.__eq__
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _LISTS = (list, tuple, set, frozenset, deque)
 _READS = frozenset({"__getitem__", "__iter__", "__missing__", "get", "items", "keys", "values"})
@@ -69,6 +71,47 @@ def _meet(scripts: Steps, path: Path) -> bool:
     return (not step and _meet(scripts[1:], path)) or (
         (step is None or step == own) and _meet(scripts[1:], path[1:])
     )
+
+
+def with_argument(values: BaseModel, field: str, value: Any) -> BaseModel:
+    """The typed arguments with another value, typed too. Raises what validators raise."""
+    changed = values.model_copy()
+    changed.__pydantic_validator__.validate_assignment(changed, field, value)
+    return changed
+
+
+def is_switched_off(values: BaseModel, field: str, denied: Any) -> bool:
+    """Whether a kill switch on the value `denied` applies to typed arguments.
+
+    The value is typed in the same way as the argument.
+    """
+    if field not in type(values).model_fields:
+        return False  # it has no type: the sent value was compared
+    try:
+        others = with_argument(values, field, denied)
+    except Exception:  # noqa: BLE001 - validators are user code: no call can have this value
+        return False
+    denied, value = getattr(others, field), getattr(values, field)
+    if _is_by_identity(value) and type(value) is type(denied):
+        try:
+            denied, value = (each.model_dump(mode="json")[field] for each in (others, values))
+        except PydanticSerializationError:
+            return True  # they cannot be distinguished
+    return means(denied, value)
+
+
+def _is_by_identity(value: Any) -> bool:
+    """Whether a class in the value compares by identity, so that equality means nothing."""
+    parts: Iterable[Any] = ()
+    if isinstance(value, dict):
+        parts = value.values()
+    elif isinstance(value, (list, tuple, set, frozenset, deque)):
+        parts = value
+    elif isinstance(value, BaseModel):
+        parts = vars(value).values()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = (getattr(value, field.name, None) for field in dataclasses.fields(value))
+    return type(value).__eq__ is _BY_IDENTITY or any(_is_by_identity(part) for part in parts)
 
 
 @functools.cache

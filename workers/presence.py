@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from toolpool.contract import logs
 from toolpool.contract.envelope import ENDED_SAID_SECONDS, Envelope, WorkerLease
 from toolpool.contract.fleet_clock import DOUBT_SECONDS, FleetClock, elapsed, fleet_time
-from toolpool.contract.ledger.lua_scripts import Step, script
+from toolpool.contract.ledger.lua_scripts import LuaScript, script
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
@@ -61,7 +61,7 @@ class Presence:
         self._names = RedisKeys(settings.key_prefix)
         self._beats = itertools.count(1)
         self._began = elapsed()
-        self._beat = client.register_script(script(Step.BEAT)[0])
+        self._beat = client.register_script(script(LuaScript.BEAT)[0])
         self.clock = FleetClock(
             connection.keyring(settings),
             settings.key_prefix,
@@ -89,7 +89,7 @@ class Presence:
             name = self._names.worker(self._worker)
             self._client.set(name, self._lease(self._describe(), ended=True), ex=ENDED_SAID_SECONDS)
         except (RedisError, OSError) as error:
-            log.info("end_not_told: %s", error)
+            log.info("lease_end_not_written: %s", error)
 
     def _keep(self) -> None:
         pause = self._settings.lease_interval

@@ -39,8 +39,8 @@ def shared_options(
     named = " and ".join(options)
     if effects != Effects.READ:
         raise ToolDeclarationInvalid(
-            f"{where}: {named} is for a tool declared effects='read': a result that others are "
-            "given must not stand for a change that each of them asked for"
+            f"{where}: {named} requires effects='read': a shared run would perform a write once "
+            "for several callers"
         )
     for option, is_on in runs_alone.items():
         if is_on:

@@ -1,10 +1,8 @@
 """A tool function's parameters: their JSON Schema, and typed values from validated JSON."""
 
-import dataclasses
 import inspect
 import types
 import typing
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -12,7 +10,6 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import PydanticSerializationError
 from pydantic_core.core_schema import DatetimeSchema, TimeSchema, UrlSchema, WithDefaultSchema
 
 from toolpool.contract import encoding
@@ -25,12 +22,16 @@ from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.root_object import fields_of
 from toolpool.contract.schema.suggestions import closest
 from toolpool.workers.context import ToolContext
-from toolpool.workers.judged_arguments import is_judged, read_otherwise
+from toolpool.workers.judged_arguments import (
+    is_judged,
+    is_switched_off,
+    read_otherwise,
+    with_argument,
+)
 
 _FIELD = "p_"  # a parameter called `json` must not shadow a method of the model
 
 
-_BY_IDENTITY: Any = object.__eq__
 _NOTHING: Mapping[str, str] = {}
 
 
@@ -171,7 +172,7 @@ class Signature:
         if extra and (given := extra.keys() & set(self.injected)):
             raise _unknown(given)
         for switch in switches:
-            if self._is_denied(values, switch):
+            if is_switched_off(values, _FIELD + str(switch.argument), switch.value):
                 raise SwitchedOff(switch.reason)
         if verdict is not None and (problems := read_otherwise(judged, values, verdict)):
             raise ReadOtherwise(problems)
@@ -184,33 +185,10 @@ class Signature:
         if self._model is None or _FIELD + argument not in self._model.model_fields:
             return True
         try:
-            self._with(self._model.model_construct(), argument, value)
+            with_argument(self._model.model_construct(), _FIELD + argument, value)
         except Exception:  # noqa: BLE001 - validators are user code
             return False
         return True
-
-    def _with(self, values: BaseModel, argument: str, value: Any) -> BaseModel:
-        """The typed arguments with another value, typed too. Raises what validators raise."""
-        changed = values.model_copy()
-        changed.__pydantic_validator__.validate_assignment(changed, _FIELD + argument, value)
-        return changed
-
-    def _is_denied(self, values: BaseModel, switch: Switch) -> bool:
-        """Whether a switch denies typed arguments: its value is typed in the same way."""
-        field = _FIELD + str(switch.argument)
-        if field not in type(values).model_fields:
-            return False  # it has no type: the sent value was compared
-        try:
-            others = self._with(values, str(switch.argument), switch.value)
-        except Exception:  # noqa: BLE001 - as in `can_read`: no call can have this value
-            return False
-        denied, value = getattr(others, field), getattr(values, field)
-        if _is_by_identity(value) and type(value) is type(denied):
-            try:
-                denied, value = (each.model_dump(mode="json")[field] for each in (others, values))
-            except PydanticSerializationError:
-                return True  # they cannot be distinguished
-        return means(denied, value)
 
     def _keywords(
         self,
@@ -238,20 +216,6 @@ class Signature:
             if paths := [path for path in added if is_judged(path, verdict)]:
                 raise ReadOtherwise(tuple(Problem(path, READ_OTHERWISE) for path in paths))
         return arguments
-
-
-def _is_by_identity(value: Any) -> bool:
-    """Whether a class in the value compares by identity, so that equality means nothing."""
-    parts: Iterable[Any] = ()
-    if isinstance(value, dict):
-        parts = value.values()
-    elif isinstance(value, (list, tuple, set, frozenset, deque)):
-        parts = value
-    elif isinstance(value, BaseModel):
-        parts = vars(value).values()
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = (getattr(value, field.name, None) for field in dataclasses.fields(value))
-    return type(value).__eq__ is _BY_IDENTITY or any(_is_by_identity(part) for part in parts)
 
 
 def _unknown(names: Iterable[str]) -> ArgumentsRefused:

@@ -26,7 +26,7 @@ class CallState(Enum):
     OTHERS = protocols.OTHERS
     RUNNING = b"running"  # and on which worker
     AGAIN = b"again"  # and in which later attempt
-    SETTLED = b"settled"  # never sent: the answer is the signed outcome itself
+    SETTLED = b"settled"  # not a word of the ledger, which answers with the signed outcome
 
 
 class LedgerAnswer(msgspec.Struct, frozen=True, gc=False):

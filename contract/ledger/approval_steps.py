@@ -9,7 +9,7 @@ import msgspec
 
 from toolpool.contract import encoding
 from toolpool.contract.approval_messages import ApprovalState
-from toolpool.contract.ledger.lua_scripts import LuaScripts, Step
+from toolpool.contract.ledger.lua_scripts import LuaScript, LuaScripts
 from toolpool.contract.ledger.memory_record import Record
 from toolpool.contract.ledger.memory_server import MemoryServer
 from toolpool.contract.redis_keys import RedisKeys
@@ -198,7 +198,7 @@ class RedisApprovals:
         self, key: str, what: str, now: float, *arguments: str | bytes | int
     ) -> list[Any]:
         return await self._scripts.run(
-            Step.APPROVAL,
+            LuaScript.APPROVAL,
             [*self._shared, self._names.call(key)],
             [what, self._scripts.epoch_candidate, round(now * 1000), *arguments],
             give_up_at=time.monotonic() + _PATIENCE_SECONDS,

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import redis.asyncio
 
 from toolpool.contract.event_entries import BEGINNING, Position
-from toolpool.contract.ledger.lua_scripts import LuaScripts, Step, send, without_end
+from toolpool.contract.ledger.lua_scripts import LuaScript, LuaScripts, send, without_end
 from toolpool.contract.redis_keys import RedisKeys
 
 _READ_AT_MOST = 8
@@ -74,7 +74,7 @@ class RedisEvents:
     async def add(self, body: bytes, *, count: int, known: Position) -> Position:
         """Append signed events; returns the position of the last one."""
         [id_] = await self._scripts.once(
-            Step.EVENTS,
+            LuaScript.EVENTS,
             [self._key],
             [body, count, self._kept, _KEPT_SECONDS * 1000, known.start, known.number],
         )

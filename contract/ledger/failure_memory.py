@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import redis.asyncio
 
 from toolpool.contract.errors import ServerError
-from toolpool.contract.ledger.lua_scripts import LuaScripts, Step, send, without_end
+from toolpool.contract.ledger.lua_scripts import LuaScript, LuaScripts, send, without_end
 from toolpool.contract.redis_keys import RedisKeys
 
 _REMEMBERED = 32
@@ -117,7 +117,7 @@ class RedisLoops:
         keys = [self._names.loop(session), self._names.loops]
         kept_ms = round(_KEPT_SECONDS * 1000)
         arguments: list[str | bytes | int] = [what, kept_ms, _REMEMBERED, session, *words]
-        return await self._scripts.run(Step.LOOP, keys, arguments, give_up_at=give_up_at)
+        return await self._scripts.run(LuaScript.LOOP, keys, arguments, give_up_at=give_up_at)
 
     def _touch(self, session: str) -> None:
         self._touched.pop(session, None)

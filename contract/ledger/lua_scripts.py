@@ -28,7 +28,7 @@ REPLY_STREAM_MS = 7_200_000
 """Longer than an hour, the largest clock jump that is tolerated."""
 
 
-class Step(StrEnum):
+class LuaScript(StrEnum):
     """The atomic steps of calls and of the fleet's other state; each has a script."""
 
     OPEN = "open"
@@ -50,7 +50,7 @@ class Step(StrEnum):
     SWITCH = "switch"
 
 
-_WITH_PLACES = (Step.RATE, Step.CLAIM)
+_WITH_PLACES = (LuaScript.RATE, LuaScript.CLAIM)
 
 
 _boot = secrets.token_hex(6)
@@ -71,7 +71,7 @@ def new_nonce() -> str:
     return f"{_boot}{next(_count):x}"
 
 
-def script(step: Step) -> tuple[str, str]:
+def script(step: LuaScript) -> tuple[str, str]:
     """The step's Lua source and its SHA-1."""
     folder = resources.files("toolpool.contract.ledger") / "lua"
     parts = ["preamble", *(["places"] if step in _WITH_PLACES else []), step.value]
@@ -94,7 +94,7 @@ async def without_end(client: "redis.asyncio.Redis", stream: str, entries: list[
     return entries
 
 
-class Attempt:
+class CommandSend:
     """Whether a command may have reached the server."""
 
     __slots__ = ("sent",)
@@ -106,14 +106,14 @@ class Attempt:
 async def send(
     client: "redis.asyncio.Redis",
     command: Sequence[str | bytes | int],
-    attempt: Attempt | None = None,
+    attempt: CommandSend | None = None,
 ) -> Any:
     """Send one command on one pooled connection, without redis-py's retries and reply parsing.
 
     Raises `ServerError`, and NoScriptError for a script that the server does not have. A connection
     that failed is not used again.
     """
-    attempt = attempt or Attempt()
+    attempt = attempt or CommandSend()
     sent_before = attempt.sent
     pool: Any = client.connection_pool
     try:
@@ -153,12 +153,12 @@ class LuaScripts:
 
     def __init__(self, client: "redis.asyncio.Redis") -> None:
         self._client = client
-        self._scripts = {step: script(step) for step in Step}
+        self._scripts = {step: script(step) for step in LuaScript}
         self.epoch_candidate = secrets.token_hex(8)
 
     async def run(
         self,
-        step: Step,
+        step: LuaScript,
         keys: Sequence[str],
         arguments: Sequence[str | bytes | int],
         *,
@@ -171,7 +171,7 @@ class LuaScripts:
         source, sha = self._scripts[step]
         pause = _FIRST_PAUSE
         command: tuple[str | bytes | int, ...] = ("EVALSHA", sha, len(keys), *keys, *arguments)
-        attempt = Attempt()
+        attempt = CommandSend()
         while True:
             left = give_up_at - time.monotonic()
             if left <= 0:
@@ -191,7 +191,7 @@ class LuaScripts:
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def once(
-        self, step: Step, keys: Sequence[str], arguments: Sequence[str | bytes | int]
+        self, step: LuaScript, keys: Sequence[str], arguments: Sequence[str | bytes | int]
     ) -> list[Any]:
         """Run a step without retries. Raises `ServerError`."""
         source, sha = self._scripts[step]

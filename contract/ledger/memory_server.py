@@ -38,7 +38,7 @@ from toolpool.contract.ledger.protocols import (
     Closing,
     Hold,
     Opening,
-    Recovery,
+    RecoveryRequest,
     Refusal,
     Release,
     Settlement,
@@ -372,12 +372,12 @@ class MemoryServer:
         )
 
     async def recover(
-        self, recoveries: Sequence[Recovery], *, reply: str, queue: str, give_up_at: float
+        self, recoveries: Sequence[RecoveryRequest], *, reply: str, queue: str, give_up_at: float
     ) -> list[bytes]:
         """Restart or settle calls whose message or worker is lost."""
         return [self._recover(recovery, reply, queue) for recovery in recoveries]
 
-    def _recover(self, recovery: Recovery, reply: str, queue: str) -> bytes:
+    def _recover(self, recovery: RecoveryRequest, reply: str, queue: str) -> bytes:
         record = self.record(recovery.key)
         if record is None:
             is_sure = recovery.epoch == self.epoch and not self.is_marked(recovery.key)
@@ -569,7 +569,7 @@ class MemoryServer:
         return left[end] > 0 and self._others_live(record, reply, end)
 
     def _others_live(self, record: Record, reply: str, end: CloseReason) -> bool:
-        """Whether somebody else wants the call: who has its handle may always ask for it."""
+        """Whether others wait for the call, or may ask for it by its handle."""
         if record.is_handed_over and end is CloseReason.LEAVE:
             return True
         return any(other in self.dispatchers for other in record.replies if other != reply)

@@ -140,7 +140,7 @@ class Closing(msgspec.Struct, frozen=True, gc=False):
     leaves_mark: bool = True
 
 
-class Recovery(msgspec.Struct, frozen=True, gc=False):
+class RecoveryRequest(msgspec.Struct, frozen=True, gc=False):
     """A call whose message, or whose `lost_worker`, is believed lost. Times are seconds.
 
     `message` is for the presumed attempt, `next_message` for the one after it; if the latter is
@@ -213,7 +213,7 @@ class DispatcherLedger(Protocol):
         ...
 
     async def recover(
-        self, recoveries: Sequence[Recovery], *, reply: str, queue: str, give_up_at: float
+        self, recoveries: Sequence[RecoveryRequest], *, reply: str, queue: str, give_up_at: float
     ) -> list[bytes]:
         """Restart the calls that may run again, and settle the others as lost.
 

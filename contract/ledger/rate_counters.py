@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from toolpool.contract.ledger.lua_scripts import LuaScripts, Step
+from toolpool.contract.ledger.lua_scripts import LuaScript, LuaScripts
 from toolpool.contract.rates import Limit
 from toolpool.contract.redis_keys import RedisKeys
 
@@ -119,7 +119,7 @@ class RedisRates:
         for ask in asks:
             of = " ".join(places[limit] for limit in ask.limits)
             arguments.append(f"{ask.member} {_ms(ask.hold)} {of}")
-        answers = await self._scripts.run(Step.RATE, keys, arguments, give_up_at=give_up_at)
+        answers = await self._scripts.run(LuaScript.RATE, keys, arguments, give_up_at=give_up_at)
         return [_verdict(answer, limits) for answer in answers]
 
 

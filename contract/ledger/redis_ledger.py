@@ -6,7 +6,7 @@ Dispatchers `open` and `close` (expire, cancel); workers `claim` and `settle`.
 import time
 from collections.abc import Iterable, Sequence
 
-from toolpool.contract.ledger.lua_scripts import LuaScripts, Step, new_nonce
+from toolpool.contract.ledger.lua_scripts import LuaScript, LuaScripts, new_nonce
 from toolpool.contract.ledger.protocols import (
     ATTEMPTS_AT_MOST,
     RELEASES_AT_MOST,
@@ -15,7 +15,7 @@ from toolpool.contract.ledger.protocols import (
     Closing,
     Hold,
     Opening,
-    Recovery,
+    RecoveryRequest,
     Refusal,
     Release,
     Settlement,
@@ -84,7 +84,9 @@ class RedisLedger:
             f"{round(opening.asked_at * 1000)} {opening.again:d} {opening.approved:d}"
             for opening in openings
         ]
-        epoch, *answers = await self._scripts.run(Step.OPEN, keys, arguments, give_up_at=give_up_at)
+        epoch, *answers = await self._scripts.run(
+            LuaScript.OPEN, keys, arguments, give_up_at=give_up_at
+        )
         return epoch.decode(errors="replace"), answers
 
     async def close(
@@ -112,10 +114,10 @@ class RedisLedger:
                 "" if closing.anew_after is None else _ms(closing.anew_after),
                 int(closing.leaves_mark),
             )
-        return await self._scripts.run(Step.CLOSE, keys, arguments, give_up_at=give_up_at)
+        return await self._scripts.run(LuaScript.CLOSE, keys, arguments, give_up_at=give_up_at)
 
     async def recover(
-        self, recoveries: Sequence[Recovery], *, reply: str, queue: str, give_up_at: float
+        self, recoveries: Sequence[RecoveryRequest], *, reply: str, queue: str, give_up_at: float
     ) -> list[bytes]:
         """Restart or settle calls whose message or worker is lost."""
         keys = [self._names.epoch, queue, *(self._names.call(r.key) for r in recoveries)]
@@ -138,7 +140,7 @@ class RedisLedger:
                 int(recovery.had_time),
                 recovery.epoch,
             )
-        return await self._scripts.run(Step.RECOVER, keys, arguments, give_up_at=give_up_at)
+        return await self._scripts.run(LuaScript.RECOVER, keys, arguments, give_up_at=give_up_at)
 
     async def release(
         self, releases: Sequence[Release], *, worker: str, give_up_at: float
@@ -154,7 +156,7 @@ class RedisLedger:
                 release.too_often,
                 int(release.entered),
             )
-        answers = await self._scripts.run(Step.RELEASE, keys, arguments, give_up_at=give_up_at)
+        answers = await self._scripts.run(LuaScript.RELEASE, keys, arguments, give_up_at=give_up_at)
         return [answer.decode(errors="replace") for answer in answers]
 
     async def claim(
@@ -187,7 +189,7 @@ class RedisLedger:
             for limit in claim.limits:
                 nonce += f" {limits[limit]}"
             arguments += (claim.attempt, nonce)
-        answers = await self._scripts.run(Step.CLAIM, keys, arguments, give_up_at=give_up_at)
+        answers = await self._scripts.run(LuaScript.CLAIM, keys, arguments, give_up_at=give_up_at)
         return [_verdict(answer) for answer in answers]
 
     async def switches(self, change: SwitchChange | None = None) -> tuple[str, dict[str, bytes]]:
@@ -196,7 +198,7 @@ class RedisLedger:
         arguments: list[str | bytes | int] = [self._scripts.epoch_candidate]
         if change is not None:
             arguments += (change.field, change.before, change.after, new_nonce())
-        return switch_states(await self._scripts.once(Step.SWITCH, keys, arguments))
+        return switch_states(await self._scripts.once(LuaScript.SWITCH, keys, arguments))
 
     async def hold(self, holds: Sequence[Hold], *, worker: str, give_up_at: float) -> list[str]:
         """Confirm running claims; answers `held`, `settled`, `absent` or `lost` for each."""
@@ -205,7 +207,7 @@ class RedisLedger:
         arguments: list[str | bytes | int] = [worker, *marks]
         for hold in holds:
             arguments += (hold.attempt, hold.claim_nonce, int(hold.rerunnable))
-        answers = await self._scripts.run(Step.HOLD, keys, arguments, give_up_at=give_up_at)
+        answers = await self._scripts.run(LuaScript.HOLD, keys, arguments, give_up_at=give_up_at)
         return [answer.decode(errors="replace") for answer in answers]
 
     async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:
@@ -219,7 +221,7 @@ class RedisLedger:
                 settlement.reply,
                 settlement.body,
             )
-        answers = await self._scripts.run(Step.SETTLE, keys, arguments, give_up_at=give_up_at)
+        answers = await self._scripts.run(LuaScript.SETTLE, keys, arguments, give_up_at=give_up_at)
         return [answer.decode(errors="replace") for answer in answers]
 
     async def keep_output(self, handle: str, body: bytes, *, owner: str, keep: float) -> bool:
@@ -233,7 +235,7 @@ class RedisLedger:
 
     async def _outputs(self, key: str, owner: str, handle: str, body: bytes, keep: float) -> bytes:
         (answer,) = await self._scripts.run(
-            Step.OUTPUT,
+            LuaScript.OUTPUT,
             [key, self._names.outputs, self._names.outputs_of(owner), self._names.epoch],
             [
                 self._names.output(""),

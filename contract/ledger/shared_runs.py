@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from toolpool.contract.ledger.lua_scripts import LuaScripts, Step
+from toolpool.contract.ledger.lua_scripts import LuaScript, LuaScripts
 from toolpool.contract.ledger.memory_record import Record
 from toolpool.contract.record_keys import retry_key
 from toolpool.contract.redis_keys import RedisKeys
@@ -69,7 +69,7 @@ class RedisShared:
     async def ask(self, asks: Sequence[SharedRunRequest]) -> list[SharedRunAnswer]:
         """The run for each request, in order."""
         words = await self._scripts.once(
-            Step.SHARE,
+            LuaScript.SHARE,
             [self._names.epoch, *(self._names.shared(ask.digest) for ask in asks)],
             [self._names.call_prefix, *map(_words, asks)],
         )

@@ -15,11 +15,11 @@ from toolpool.contract.schema.validation_cost import UNBOUND, ValidationCost
 NODES_AT_MOST = 10_000
 """Against a million properties and huge enumerations: compiling takes memory for each value."""
 DEEPEST = 100
-"""Against nesting that overflows the stack of a compiler or of a shape."""
+"""Limits nesting that overflows the stack of a compiler or of a shape."""
 _PATTERN_CHARACTERS = 4_000
-"""Against patterns of megabytes: compiling one takes seconds."""
+"""Limits patterns of megabytes: compiling one takes seconds."""
 _STEPS_AT_ONE_VALUE = 10_000
-"""Against references that double in place: thirty of them make a billion steps for `null`."""
+"""Limits the steps at one value: thirty references that each double them make a billion."""
 _OBJECTS = 3
 _REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 

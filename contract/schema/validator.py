@@ -27,26 +27,26 @@ from toolpool.contract.spec import ToolSpec
 
 _CACHED_AT_MOST = 10_000
 _BYTES_AT_MOST = 512 * 1024
-"""Against a schema that is mostly text, which its count of values does not show."""
+"""Limits a schema that is mostly text, which its count of values does not show."""
 _EXPLAINED_NODES = 2_000
-"""Against thousands of wrong fields or items: each is an error to be made and described."""
+"""Limits thousands of wrong fields or items: each is an error to be made and described."""
 _LARGEST_NAMED = 10_000
 _ITEMS_EXPLAINED = 32
 _STEPS_TO_DECIDE = 2_000_000
-"""Against unions that double at each level of the arguments. A step costs some 20 nanoseconds."""
+"""Limits unions that double at each level of the arguments. A step costs some 20 nanoseconds."""
 _STEPS_TO_EXPLAIN = 5_000
-"""Against the same where they do not fit. Every mismatch creates an error, some microseconds."""
+"""Limits the same where they do not fit. Every mismatch creates an error, some microseconds."""
 _BRANCH_ERRORS = 5_000
-"""Against many branches for every item: all errors of a union are created before one is read."""
+"""Limits many branches for every item: all errors of a union are created before one is read."""
 _CARRIED_AT_MOST = 300_000
-"""Against many wrong values of a large enum: each error carries the list. 100 nanoseconds each."""
+"""Limits many wrong values of a large enum: each error carries the list. 100 nanoseconds each."""
 _ABOUT_SIZE = frozenset({"minItems", "contains", "minContains", "unevaluatedItems"})
 _PATTERN_BYTES = 1 << 20
-"""Against a pattern of few characters that grows, such as `((a{100}){100}){100}`."""
+"""Limits a pattern of few characters that grows, such as `((a{100}){100}){100}`."""
 _ROOT = "urn:toolpool:schema"
 _REMOTE = re.compile(r"Resource '(.*?)' is not present in a registry")
 _BACKTRACKS = 10_000
-"""Against catastrophic patterns that need look-around; all others run in linear time."""
+"""Limits catastrophic patterns that need look-around; all others run in linear time."""
 _LINEAR = jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES)
 _BOUNDED = jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_limit=_PATTERN_BYTES)
 

@@ -11,7 +11,7 @@ from toolpool.contract.envelope import Switch
 from toolpool.contract.kill_switches import Canonical, KillSwitches
 from toolpool.contract.outcome import Code, Outcome
 from toolpool.dispatcher.admission.breaker import Breaker
-from toolpool.dispatcher.observer import Observers, Turned
+from toolpool.dispatcher.observer import Observers, SwitchChanged
 from toolpool.dispatcher.outcomes import not_queued
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.turn_options import require_text
@@ -94,7 +94,7 @@ class Availability:
 
     def _tell(self, turned: Iterable[Switch]) -> None:
         for switch in turned:
-            told = Turned(tool=switch.tool, argument=switch.argument, denied=switch.on)
+            told = SwitchChanged(tool=switch.tool, argument=switch.argument, denied=switch.on)
             self._observers.notify("switched", told)
 
 

@@ -136,7 +136,7 @@ class Breaker:
             self._open(tool, circuit)
 
     def release(self, tool: str, *, call: str = "") -> None:
-        """Note that a call says nothing about the tool; if it was the trial, the next call is."""
+        """Ignore a call that says nothing about its tool. If it was the trial, the next one is."""
         circuit = self.circuits.get(tool)
         if circuit is not None and circuit.trial == call:
             circuit.trial = None

@@ -7,7 +7,7 @@ from typing import Any
 
 from toolpool.contract import encoding, logs
 from toolpool.contract.call import ToolCall
-from toolpool.contract.credentials import lacked
+from toolpool.contract.credentials import missing_secret_in
 from toolpool.contract.errors import ServerError
 from toolpool.contract.ledger.failure_memory import FailureHistory, LoopLedger
 from toolpool.contract.outcome import Code, ErrorType
@@ -174,7 +174,8 @@ def _plain(value: Any) -> Any:
 def _counts(result: ToolResult) -> bool:
     if result.error_type not in _COUNTED or result.code in _NOT_COUNTED:
         return False
-    return lacked(result.details) is None  # the same call is right once a user has signed in
+    # the same call is right once a user has signed in
+    return missing_secret_in(result.details) is None
 
 
 def _soon() -> float:

@@ -100,8 +100,8 @@ class Deadlines:
             self._add_due(pending, CloseReason.UNAPPROVED)
 
     async def end_record(self, pending: Pending) -> bool:
-        """End the record of an answered call; if it was not cancelled, only if no other waits for
-        it.
+        """End the record of an answered call. Unless it was cancelled, it goes on while another
+        dispatcher waits for it.
 
         Returns whether the server confirmed it.
         """

@@ -49,20 +49,20 @@ class QueueWatch:
                     since.pop(queue, None)
 
     def is_overdue(
-        self, queue: str, *, published_at: float, republished: int, told: bool, now: float
+        self, queue: str, *, published_at: float, republished: int, depths_known: bool, now: float
     ) -> bool:
         """Whether a message sent at `published_at`, and `republished` since, may be lost.
 
         The wait doubles with each republication, unless the queue is empty and a worker is idle:
-        then the message can only be lost, and it holds back others. `told`: the broker reports
-        queue lengths.
+        then the message can only be lost, and it holds back others. `depths_known`: the broker
+        reports queue lengths.
         """
         if now - max(self._idle_since.get(queue, _NEVER), published_at) >= _OVERDUE_SECONDS:
             return True
-        patience = _OVERDUE_SECONDS if told else _OVERDUE_WITHOUT_LENGTHS_SECONDS
+        patience = _OVERDUE_SECONDS if depths_known else _OVERDUE_WITHOUT_LENGTHS_SECONDS
         if now - published_at < patience * 2 ** min(republished, _MOST_DOUBLINGS):
             return False
-        if not told:
+        if not depths_known:
             return True
         later = self._started_up_to.get(queue, 0.0) - published_at
         return max(later, now - self._empty_since.get(queue, now)) >= _OVERDUE_SECONDS

@@ -15,7 +15,7 @@ from toolpool.contract import logs
 from toolpool.contract.envelope import Batch, Settled, WorkerLease
 from toolpool.contract.ledger.answers import CallState, LedgerAnswer
 from toolpool.contract.ledger.lua_scripts import new_nonce
-from toolpool.contract.ledger.protocols import Recovery as Step
+from toolpool.contract.ledger.protocols import RecoveryRequest
 from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.dispatcher.calls.lease_watch import LeaseWatch
 from toolpool.dispatcher.calls.live_workers import LiveWorkers
@@ -300,9 +300,10 @@ class Recovery:
         return self._epoch if time.monotonic() - since > self._settings.lease_ttl else None
 
     def _had_time(self, pending: Pending) -> bool:
-        """Whether a worker running a stranded call had time to report it in the new epoch.
+        """Whether a worker that runs an orphaned call had time to report it in the current epoch.
 
-        Never for a call that was seen to start: the server may have lost that, and the worker died.
+        False if a start was reported: the server may have lost that report, and its worker may be
+        dead.
         """
         return pending.stage is Stage.ORPHANED and self.reported_epoch is not None
 
@@ -318,15 +319,15 @@ class Recovery:
             pending.queue,
             published_at=pending.published_at,
             republished=pending.republished,
-            told=survey.depths is not None,
+            depths_known=survey.depths is not None,
             now=now,
         )
 
-    def _step(self, pending: Pending, worker: str, now: float) -> Step:
+    def _step(self, pending: Pending, worker: str, now: float) -> RecoveryRequest:
         attempt = pending.message.attempt
         lost = failure(Code.WORKER_LOST, "", Executed.UNKNOWN, attempt=attempt, worker=worker)
         is_denied = self._calls.denial(pending) is not None  # then it ends as lost
-        return Step(
+        return RecoveryRequest(
             key=pending.key,
             nonce=new_nonce(),
             lost_worker=worker,

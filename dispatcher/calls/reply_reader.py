@@ -14,7 +14,7 @@ from toolpool.contract.envelope import (
     Started,
 )
 from toolpool.contract.errors import MessageRejected
-from toolpool.contract.outcome import is_for_now
+from toolpool.contract.outcome import is_temporary_refusal
 from toolpool.contract.record_keys import root_of
 from toolpool.dispatcher.calls.services import Calls, Services
 
@@ -63,7 +63,8 @@ class ReplyReader:
         match reply:
             case Settled():
                 outcome = reply.outcome
-                if is_record or outcome.ok or not is_for_now(outcome):  # else of an earlier attempt
+                # else it is the refusal of an earlier attempt
+                if is_record or outcome.ok or not is_temporary_refusal(outcome):
                     self._take_outcome(reply)
             case Started():
                 for key in reply.keys:

@@ -5,13 +5,14 @@ import random
 import time
 from collections.abc import Callable
 
-from toolpool.contract.credentials import lacked
-from toolpool.contract.outcome import Code, Outcome, is_retryable
+from toolpool.contract.credentials import missing_secret_in
+from toolpool.contract.outcome import Code, Outcome
 from toolpool.dispatcher.calls.deadlines import Deadlines
 from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.calls.pending_factory import ANSWER_MARGIN_SECONDS
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.services import Services
+from toolpool.dispatcher.classifier import is_retryable
 
 _LONGEST_PAUSE_SECONDS = 10.0
 _NEVER_RETRIED = frozenset(
@@ -34,7 +35,7 @@ def pause_before(
         return None
     if pending.is_abandoned and not pending.is_cancelled:
         return None
-    if outcome.code is Code.REPORTED and lacked(outcome.details):
+    if outcome.code is Code.REPORTED and missing_secret_in(outcome.details):
         return None  # it waits for a person
     if not is_retryable(outcome.code, outcome.executed, spec):
         return None

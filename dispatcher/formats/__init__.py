@@ -160,25 +160,11 @@ def history_format(messages: Sequence[Any]) -> str | None:
     return None
 
 
-def detect(response: Any) -> str | None:
-    """The name of the format that `response` is in; None if unknown."""
-    if isinstance(response, dict):  # the two most common shapes first
-        if response.get("type") == "message":
-            return anthropic.NAME
-        if "choices" in response:
-            return openai_chat.NAME
-    for name, module in FORMATS.items():
-        if module.recognises(response):
-            return name
-    return None
-
-
 __all__ = [
     "FORMATS",
     "Format",
     "NotAResponse",
     "Response",
-    "detect",
     "named",
     "offered_name",
     "tools_by_offered_name",

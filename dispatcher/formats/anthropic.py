@@ -13,7 +13,7 @@ from toolpool.dispatcher.formats.call_blocks import NotAResponse, Reader, last_b
 from toolpool.dispatcher.formats.declared_options import callers_of, options_of, strict_of
 from toolpool.dispatcher.formats.history import Answer, Blocks
 from toolpool.dispatcher.formats.result_text import as_bare, as_text, note_of, schema_of
-from toolpool.dispatcher.formats.stop_reasons import Verdict
+from toolpool.dispatcher.formats.stop_reasons import Handling
 from toolpool.dispatcher.formats.tool_names import PLAIN, alias
 
 NAME = "anthropic"
@@ -49,7 +49,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     content = response.get("content")
     if not isinstance(content, list):
         raise NotAResponse("no_content")
-    last = last_block(content) if reader.ending.verdict is Verdict.CUT_OFF else -1
+    last = last_block(content) if reader.ending.verdict is Handling.CUT_OFF else -1
     calls: list[ToolCall] = []
     for position, block in enumerate(content):
         if not isinstance(block, dict) or block.get("type") != "tool_use":

@@ -8,7 +8,7 @@ from toolpool.contract.call import Flaw, ToolCall
 from toolpool.contract.encoding import printable
 from toolpool.contract.outcome import Code
 from toolpool.dispatcher.formats import arguments, call_ids, text_repair
-from toolpool.dispatcher.formats.stop_reasons import WHOLE, Ending, Verdict
+from toolpool.dispatcher.formats.stop_reasons import WHOLE, Ending, Handling
 from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.wording import PLAIN, Wording
 
@@ -68,7 +68,7 @@ class Reader(msgspec.Struct, frozen=True):
         """
         note = long_id = text = values = None
         verdict = self.ending.verdict
-        if flaw is None and (is_partial or verdict is not Verdict.RUN):
+        if flaw is None and (is_partial or verdict is not Handling.RUN):
             flaw = self._ended(is_partial=is_partial)
         given = isinstance(id, str) and bool(id)
         if not given:
@@ -83,7 +83,7 @@ class Reader(msgspec.Struct, frozen=True):
         elif isinstance(namespace, str) and namespace and (asks or namespace != name):
             name = f"{namespace}.{name}"
         if flaw is None:
-            cut_off = is_last and verdict is Verdict.CUT_OFF
+            cut_off = is_last and verdict is Handling.CUT_OFF
             if is_text:
                 text, flaw = self._text(raw, cut_off=cut_off)
             else:
@@ -137,11 +137,11 @@ class Reader(msgspec.Struct, frozen=True):
     def _ended(self, *, is_partial: bool) -> Flaw | None:
         """The flaw of a call that must not run because of the response's end, or its own state."""
         verdict = self.ending.verdict
-        if is_partial or verdict is Verdict.BROKEN_OFF:
+        if is_partial or verdict is Handling.BROKEN_OFF:
             return Flaw(Code.TRUNCATED, "broken_off")
-        if verdict is Verdict.REFUSE:
+        if verdict is Handling.REFUSE:
             return Flaw(Code.DENIED, "stopped", {"stop": self.ending.stop or ""})
-        if verdict is Verdict.MALFORMED:
+        if verdict is Handling.MALFORMED:
             return Flaw(Code.UNPARSEABLE, "malformed_call", {"why": self.ending.why})
         return None
 

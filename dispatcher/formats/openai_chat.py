@@ -13,7 +13,7 @@ from toolpool.dispatcher.formats.call_blocks import NotAResponse, Reader, anothe
 from toolpool.dispatcher.formats.declared_options import strict_of, text_format_of
 from toolpool.dispatcher.formats.history import Answer, Messages
 from toolpool.dispatcher.formats.result_text import as_text, schema_of
-from toolpool.dispatcher.formats.stop_reasons import Verdict
+from toolpool.dispatcher.formats.stop_reasons import Handling
 from toolpool.dispatcher.formats.tool_names import PLAIN, alias
 
 NAME = "openai_chat"
@@ -75,7 +75,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
             continue
         if isinstance(message, dict):
             calls += calls_of(message, reader, len(calls), number)
-        elif reader.ending.verdict is not Verdict.REFUSE:
+        elif reader.ending.verdict is not Handling.REFUSE:
             raise NotAResponse("no_message")
     return calls
 

@@ -17,7 +17,6 @@ from toolpool.dispatcher.formats import (
     NotAResponse,
     Response,
     arguments,
-    detect,
     named,
     response_wrappers,
 )
@@ -26,7 +25,7 @@ from toolpool.dispatcher.formats.call_blocks import Reader
 from toolpool.dispatcher.formats.call_ids import is_usable, substitute
 from toolpool.dispatcher.formats.foreign_calls import foreign_form
 from toolpool.dispatcher.formats.sdk_objects import plain_data, plain_dict
-from toolpool.dispatcher.formats.stop_reasons import WHOLE, Ending, Verdict, ending
+from toolpool.dispatcher.formats.stop_reasons import WHOLE, Ending, Handling, ending
 from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.wording import PLAIN, Wording
 
@@ -96,8 +95,8 @@ def read(
         end = ending(name, *module.stopped(plain)) if stop is None else ending(name, stop)
         reader = Reader(turn or _stable_name(plain), max_bytes, doubled_keys, wording, end)
         try:
-            calls = module.parse(plain, reader) if end.verdict is not Verdict.LEAVE else []
-            if not calls and end.verdict is Verdict.MALFORMED:
+            calls = module.parse(plain, reader) if end.verdict is not Handling.LEAVE else []
+            if not calls and end.verdict is Handling.MALFORMED:
                 raise NotAResponse("malformed_call", why=end.why)
         except NotAResponse as error:
             not_a_response = error
@@ -119,8 +118,21 @@ def read(
         calls=tuple(calls),
         id=turn,
         model=model if is_usable(model) else None,
-        stop=None if end.verdict is Verdict.RUN else end.stop,
+        stop=None if end.verdict is Handling.RUN else end.stop,
     )
+
+
+def detect(response: Any) -> str | None:
+    """The name of the format that `response` is in; None if unknown."""
+    if isinstance(response, dict):  # the two most common shapes first
+        if response.get("type") == "message":
+            return "anthropic"
+        if "choices" in response:
+            return "openai_chat"
+    for name, module in FORMATS.items():
+        if module.recognises(response):
+            return name
+    return None
 
 
 def _is_read(call: ToolCall) -> bool:
@@ -136,7 +148,7 @@ def _is_chat_message(plain: Any) -> bool:
 def _form_of_calls(plain: Any, name: str, end: Ending, calls: Sequence[ToolCall]) -> str | None:
     """The form of a response's calls that were not read; None if all were read."""
     is_own = FORMATS[name].recognises(plain)
-    if is_own and end.verdict is not Verdict.RUN:
+    if is_own and end.verdict is not Handling.RUN:
         return None  # its stop reason says why no call is run
     for other, module in FORMATS.items():
         if other == name or not module.recognises(plain):

@@ -17,7 +17,7 @@ log = logs.logger("formats")
 _LONGEST_MESSAGE = 200
 
 
-class Verdict(Enum):
+class Handling(Enum):
     """What happens to the calls in a response."""
 
     RUN = "run"
@@ -28,10 +28,10 @@ class Verdict(Enum):
     LEAVE = "leave alone"  # it goes on in a later response: nothing is answered
 
 
-_RUN, _CUT_OFF, _BROKEN_OFF = Verdict.RUN, Verdict.CUT_OFF, Verdict.BROKEN_OFF
-_MALFORMED, _REFUSE, _LEAVE = Verdict.MALFORMED, Verdict.REFUSE, Verdict.LEAVE
+_RUN, _CUT_OFF, _BROKEN_OFF = Handling.RUN, Handling.CUT_OFF, Handling.BROKEN_OFF
+_MALFORMED, _REFUSE, _LEAVE = Handling.MALFORMED, Handling.REFUSE, Handling.LEAVE
 
-_OF_PROVIDERS: Mapping[str, Mapping[str, Verdict]] = {
+_OF_PROVIDERS: Mapping[str, Mapping[str, Handling]] = {
     "anthropic": {
         "tool_use": _RUN,
         "end_turn": _RUN,
@@ -154,7 +154,7 @@ _OF_PROVIDERS: Mapping[str, Mapping[str, Verdict]] = {
         "TIMEOUT": _BROKEN_OFF,
     },
 }
-STOPS: Mapping[str, Mapping[str, Verdict]] = {
+STOPS: Mapping[str, Mapping[str, Handling]] = {
     **_OF_PROVIDERS,
     # LangChain passes on the stop reason of the provider behind it
     "langchain": {
@@ -174,7 +174,7 @@ class Ending:
     `message` is the provider's message about it.
     """
 
-    verdict: Verdict = Verdict.RUN
+    verdict: Handling = Handling.RUN
     stop: str | None = None
     message: str = ""
 
@@ -205,6 +205,6 @@ def ending(format: str, stop: Any, message: Any = None) -> Ending:
     verdict = STOPS.get(format, {}).get(word)
     if verdict is None:
         log.warning("unknown_stop_reason format=%s stop=%r: its calls are not run", format, word)
-        verdict = Verdict.REFUSE
+        verdict = Handling.REFUSE
     said = printable(message)[:_LONGEST_MESSAGE] if isinstance(message, str) else ""
     return Ending(verdict, word, said)

@@ -1,1 +1,1 @@
-"""Every text that a model reads, and the classification of results."""
+"""Every text that a model reads."""

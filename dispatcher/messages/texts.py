@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from toolpool.contract.call import Flaw
-from toolpool.contract.credentials import Lack, lacked
+from toolpool.contract.credentials import MissingReason, missing_secret_in
 from toolpool.contract.ledger.failure_memory import FailureHistory
 from toolpool.contract.outcome import (
     BLOCKED_LOOP,
@@ -246,11 +246,11 @@ def tasks_of_no_session(wording: Wording = PLAIN) -> str:
 
 def _lacking(name: str, outcome: Outcome, words: Locale) -> str:
     """That a call lacks a secret, and what to do; empty if it failed otherwise."""
-    credential = lacked(outcome.details)
-    if credential is None or credential.lack is Lack.UNAVAILABLE:
+    credential = missing_secret_in(outcome.details)
+    if credential is None or credential.lack is MissingReason.UNAVAILABLE:
         return ""
     not_run = f" {words.not_run}" if outcome.executed is Executed.NO else ""
-    if credential.lack is Lack.MISSING:
+    if credential.lack is MissingReason.MISSING:
         return words.no_credential.format(name=name, credential=credential.name, not_run=not_run)
     template = words.needs_sign_in_at if credential.url else words.needs_sign_in
     return template.format(name=name, url=credential.url, not_run=not_run)

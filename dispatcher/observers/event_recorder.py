@@ -7,8 +7,9 @@ from typing import Any
 
 from toolpool.contract.encoding import printable, rounded
 from toolpool.contract.event_entries import Note
-from toolpool.contract.outcome import Code, Executed, is_retryable
+from toolpool.contract.outcome import Code, Executed
 from toolpool.dispatcher.admission.catalog import Offer
+from toolpool.dispatcher.classifier import is_retryable
 from toolpool.dispatcher.events import events_of_error
 from toolpool.dispatcher.observer import (
     Alert,
@@ -20,7 +21,7 @@ from toolpool.dispatcher.observer import (
     Observer,
     Progressed,
     Rejected,
-    Turned,
+    SwitchChanged,
 )
 
 _LONGEST_NAME = 256
@@ -127,7 +128,7 @@ class EventRecorder(Observer):
         """A tool's circuit is `open`, `half_open` or `closed`."""
         self._note(Note(kind="circuit", at=_now(), tool=tool, detail={"circuit": state}))
 
-    def switched(self, turned: Turned) -> None:
+    def switched(self, turned: SwitchChanged) -> None:
         """A tool, or one value of its argument, was switched off or on for the whole fleet."""
         detail: dict[str, Any] = {"denied": turned.denied}
         if turned.argument is not None:

@@ -10,7 +10,13 @@ from toolpool.contract.ledger.approval_steps import MemoryApprovals
 from toolpool.contract.ledger.event_stream import EventLog
 from toolpool.contract.ledger.failure_memory import LoopLedger
 from toolpool.contract.ledger.memory_server import MemoryServer
-from toolpool.contract.ledger.protocols import CloseReason, Closing, Opening, Recovery, SwitchChange
+from toolpool.contract.ledger.protocols import (
+    CloseReason,
+    Closing,
+    Opening,
+    RecoveryRequest,
+    SwitchChange,
+)
 from toolpool.contract.ledger.rate_counters import RateLedger
 from toolpool.contract.ledger.shared_runs import SharedLedger
 from toolpool.dispatcher.transports.base import Survey, TurnNote
@@ -124,7 +130,7 @@ class MemoryTransport:
         return {}
 
     async def recover(
-        self, recoveries: Sequence[Recovery], *, queue: str, give_up_at: float
+        self, recoveries: Sequence[RecoveryRequest], *, queue: str, give_up_at: float
     ) -> list[LedgerAnswer]:
         """Start calls of one queue again; returns the answers of `DispatcherLedger.recover`."""
         return decode_answers(

@@ -19,8 +19,8 @@ from toolpool.contract.ledger.approval_steps import RedisApprovals
 from toolpool.contract.ledger.event_stream import RedisEvents
 from toolpool.contract.ledger.failure_memory import RedisLoops
 from toolpool.contract.ledger.lua_scripts import (
+    LuaScript,
     LuaScripts,
-    Step,
     has_end,
     send,
     without_end,
@@ -29,7 +29,7 @@ from toolpool.contract.ledger.protocols import (
     CloseReason,
     Closing,
     Opening,
-    Recovery,
+    RecoveryRequest,
     SwitchChange,
 )
 from toolpool.contract.ledger.rate_counters import RedisRates
@@ -257,7 +257,7 @@ class RedisTransport:
         return {digest.decode(errors="replace"): now - last for digest, last in found}
 
     async def recover(
-        self, recoveries: Sequence[Recovery], *, queue: str, give_up_at: float
+        self, recoveries: Sequence[RecoveryRequest], *, queue: str, give_up_at: float
     ) -> list[LedgerAnswer]:
         """Start calls of one queue again; returns the answers of `DispatcherLedger.recover`."""
         if self._broker is None:
@@ -301,7 +301,7 @@ class RedisTransport:
         listed = max(keep, BACKGROUND_TIMEOUT + self._settings.background_result_ttl)
         index = self._names.handles(owner) if owner is not None else ""
         await self._scripts.once(
-            Step.HANDLE,
+            LuaScript.HANDLE,
             [self._names.background(handle), index, self._names.call(call), self._names.epoch],
             [handle, body, _ms(keep), _ms(listed), _ms(outcome_kept)],
         )
@@ -422,7 +422,7 @@ class RedisTransport:
         while True:
             asked_at = elapsed()
             epoch, now_ms, clock, used, limit, leased, *rest = await self._scripts.once(
-                Step.SURVEY,
+                LuaScript.SURVEY,
                 keys,
                 [
                     self._scripts.epoch_candidate,

@@ -24,7 +24,7 @@ from toolpool.contract.approval_messages import (
     signed_request,
 )
 from toolpool.contract.circuit_state import CircuitState, read_state, signed_state
-from toolpool.contract.credentials import Credential, Lack, lacking
+from toolpool.contract.credentials import MissingReason, MissingSecret, missing_secret_outcome
 from toolpool.contract.envelope import (
     BackgroundCall,
     Batch,
@@ -244,9 +244,11 @@ SAMPLES = {
         Settled(
             key=CALL.key,
             outcome=replace(
-                lacking(
-                    Credential(
-                        lack=Lack.SIGN_IN, name="github", url="https://shop.example/connect/github"
+                missing_secret_outcome(
+                    MissingSecret(
+                        lack=MissingReason.SIGN_IN,
+                        name="github",
+                        url="https://shop.example/connect/github",
                     ),
                     Executed.NO,
                 ),

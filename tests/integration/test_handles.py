@@ -11,7 +11,7 @@ from tests.integration.fleet import call
 from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
 from toolpool import Dispatcher, ServerUnavailable, tool
-from toolpool.contract.ledger.lua_scripts import LuaScripts, Step
+from toolpool.contract.ledger.lua_scripts import LuaScript, LuaScripts
 from toolpool.contract.ledger.protocols import Claim, Opening, Settlement
 from toolpool.contract.ledger.redis_ledger import RedisLedger
 from toolpool.contract.outcome import Code
@@ -242,7 +242,7 @@ async def test_a_result_is_kept_for_a_day_only_where_it_was_handed_over(redis_ur
         await ledger.claim([Claim(key, 1, key)], worker="w", give_up_at=give_up_at)
         if key == "long":
             keys = [names.background("h"), "", names.call(key), names.epoch]
-            await steps.once(Step.HANDLE, keys, ["h", b"call", 100_000, 200_000, 86_400_000])
+            await steps.once(LuaScript.HANDLE, keys, ["h", b"call", 100_000, 200_000, 86_400_000])
         settlement = Settlement(key, key, 300.0, "r", b"done")
         await ledger.settle([settlement], give_up_at=give_up_at)
     assert 0 < await client.ttl(names.call("quick")) <= 300

@@ -29,7 +29,7 @@ from toolpool.contract.ledger.protocols import (
     Closing,
     Hold,
     Opening,
-    Recovery,
+    RecoveryRequest,
     Release,
     Settlement,
 )
@@ -221,8 +221,8 @@ def closing(key: str) -> Closing:
     return Closing(key, f"n-{key}", "", 9.0, b"no", b"lost", b"unknown", b"cancel", **more)
 
 
-def recovery(key: str) -> Recovery:
-    return Recovery(key, f"r-{key}", "w", 1, 9.0, b"m", b"n", 9.0, b"lost")
+def recovery(key: str) -> RecoveryRequest:
+    return RecoveryRequest(key, f"r-{key}", "w", 1, 9.0, b"m", b"n", 9.0, b"lost")
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-9", "9" * 40, "1e300", "x", ""])

@@ -10,7 +10,7 @@ from unittest.mock import ANY
 import pytest
 
 from toolpool.contract.errors import ServerUnavailable
-from toolpool.contract.ledger.lua_scripts import LuaScripts, Step, new_nonce
+from toolpool.contract.ledger.lua_scripts import LuaScript, LuaScripts, new_nonce
 from toolpool.contract.ledger.memory_server import MemoryServer
 from toolpool.contract.ledger.protocols import (
     ATTACHED,
@@ -460,7 +460,7 @@ async def test_a_step_without_a_server_says_whether_anything_was_sent() -> None:
     async with connection.open_async(settings) as client:
         with pytest.raises(ServerUnavailable) as caught:
             await LuaScripts(client).run(
-                Step.CLAIM, ["k"], ["c"], give_up_at=time.monotonic() + 0.3
+                LuaScript.CLAIM, ["k"], ["c"], give_up_at=time.monotonic() + 0.3
             )
     assert not caught.value.sent
 

@@ -23,7 +23,7 @@ from toolpool.contract.ledger.protocols import (
     Closing,
     Hold,
     Opening,
-    Recovery,
+    RecoveryRequest,
     Release,
     Settlement,
     SwitchChange,
@@ -205,7 +205,7 @@ class Real:
         epoch: str,
         bodies: dict[str, bytes],
     ) -> bytes:
-        recovery = Recovery(
+        recovery = RecoveryRequest(
             key,
             nonce,
             lost_worker=lost,

@@ -47,7 +47,7 @@ def replay(
     from toolpool.cli.tools import specs_of
 
     if everything and not run:
-        raise typer.BadParameter("it says what --run runs: give both", param_hint="--all")
+        raise typer.BadParameter("it needs --run: give both", param_hint="--all")
     settings = load_settings()
     if run and tools:
         require_own_workers(settings)

@@ -93,8 +93,8 @@ class _FreeingQoS(kombu_redis.QoS):
     messages. Messages left on the server are redelivered later and dropped as late.
 
     Messages are noted as unacknowledged after they were passed on (`note`), so that no call waits
-    for that round trip. Without the note a message is as lost with this process as one that was
-    only taken off its list; its calls are found by the ledger.
+    for that round trip. If the process dies before the note, the message is lost, and dispatchers
+    recover its calls by the ledger.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolpool.contract import encoding
-from toolpool.contract.credentials import Credential, Lack, lacking
+from toolpool.contract.credentials import MissingReason, MissingSecret, missing_secret_outcome
 from toolpool.contract.envelope import CallMessage
 from toolpool.contract.exception_report import faults_in, faults_of
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
@@ -63,7 +63,7 @@ class Credentials:
         """
         if self._asker is None:
             why = "TOOLPOOL_SECRETS is not set"
-            return self._unresolved(tool, tool.secrets[0], why, 0.0, lack=Lack.MISSING)
+            return self._unresolved(tool, tool.secrets[0], why, 0.0, lack=MissingReason.MISSING)
         user = _user_of(call.context, self._user_key)
         if user.why:
             return self._unresolved(tool, tool.secrets[0], user.why, 0.0)
@@ -104,12 +104,18 @@ class Credentials:
             why = f"it did not answer within {self._seconds:g} s"
             return self._unresolved(tool, name, why, seconds)
         if (sign_in := sign_in_of(answer)) is not None:
-            lack = Credential(lack=Lack.SIGN_IN, name=name, url=safe_text.url_of(sign_in.url))
-            return lacking(lack, Executed.NO)
+            lack = MissingSecret(
+                lack=MissingReason.SIGN_IN, name=name, url=safe_text.url_of(sign_in.url)
+            )
+            return missing_secret_outcome(lack, Executed.NO)
         if is_none(answer):
             if self._source.knows_users and user.name is not None:
-                return lacking(Credential(lack=Lack.MISSING, name=name), Executed.NO)
-            return self._unresolved(tool, name, "it is not set up", seconds, lack=Lack.MISSING)
+                return missing_secret_outcome(
+                    MissingSecret(lack=MissingReason.MISSING, name=name), Executed.NO
+                )
+            return self._unresolved(
+                tool, name, "it is not set up", seconds, lack=MissingReason.MISSING
+            )
         if answer.error is not None:
             why = f"it raised {safe_text.name_of(answer.error)}"
             return self._unresolved(tool, name, why, seconds, answer.error)
@@ -125,7 +131,7 @@ class Credentials:
         seconds: float,
         error: BaseException | None = None,
         *,
-        lack: Lack = Lack.UNAVAILABLE,
+        lack: MissingReason = MissingReason.UNAVAILABLE,
     ) -> Outcome:
         """Report a failure to operators; the model does not see the exception."""
         faults = faults_of(error) if error is not None else []
@@ -136,13 +142,13 @@ class Credentials:
                 tool=tool.name,
                 source=self._source.name if self._source is not None else "none",
                 why=why,
-                is_missing=lack is Lack.MISSING,
+                is_missing=lack is MissingReason.MISSING,
                 seconds=round(seconds, 6),
                 faults=faults_in({"faults": faults}),
                 text=safe_text.text_of(error, _TEXT_CHARACTERS) if shows else None,
             )
         )
-        return lacking(Credential(lack=lack, name=name), Executed.NO)
+        return missing_secret_outcome(MissingSecret(lack=lack, name=name), Executed.NO)
 
 
 def _fault_of(value: object) -> str:

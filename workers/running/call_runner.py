@@ -33,7 +33,7 @@ from toolpool.workers.credentials.lookup import Credentials
 from toolpool.workers.running import forks, frames
 from toolpool.workers.running.children import ChildPool
 from toolpool.workers.running.claimed_calls import ClaimedCalls
-from toolpool.workers.running.heartbeat import Lifetime
+from toolpool.workers.running.heartbeat import RunTimeout
 from toolpool.workers.running.invoke import Limits, invoke, invoke_coroutine
 from toolpool.workers.running.output import Completion
 from toolpool.workers.running.threads import ThreadPool
@@ -275,7 +275,7 @@ class CallRunner:
         if tool.spec.run_in is RunIn.THREAD:
             return await self._run_in_thread(tool, call, seconds, parameters)
         gate = _gate(parameters.report_progress)
-        life = Lifetime(seconds, tool.spec.silence, parameters.on_silence)
+        life = RunTimeout(seconds, tool.spec.silence, parameters.on_silence)
         is_injected = tool.signature.injected
         context = _context(call, seconds, gate, life, parameters.secrets) if is_injected else None
         try:
@@ -325,7 +325,7 @@ class CallRunner:
         stopped = threading.Event()
 
         gate = _gate(parameters.report_progress)
-        life = Lifetime(seconds, tool.spec.silence)
+        life = RunTimeout(seconds, tool.spec.silence)
         context = _context(call, seconds, gate, life, parameters.secrets, stopped.is_set)
 
         def work() -> None:
@@ -370,7 +370,7 @@ def _context(
     call: CallMessage,
     seconds: float,
     report_progress: ReportProgress,
-    life: Lifetime,
+    life: RunTimeout,
     secrets: Mapping[str, str],
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> ToolContext:

@@ -208,19 +208,19 @@ class Child(asyncio.Protocol):
             return None
         end = frames.HEADER_BYTES + frames.body_length(received[: frames.HEADER_BYTES])
         if end > self._max_frame:
-            raise _Breach("wrote to its worker what is no message")
+            raise _Breach("sent its worker an invalid frame")
         if len(received) < end:
             return None
         try:
             frame = frames.unpack(received[frames.HEADER_BYTES : end])
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            raise _Breach("wrote to its worker what is no message") from None
+            raise _Breach("sent its worker an invalid frame") from None
         del received[:end]
         return frame
 
     def _take(self, frame: frames.Frame) -> None:
         if isinstance(frame, frames.Run):
-            raise _Breach("wrote to its worker what is no message")
+            raise _Breach("sent its worker an invalid frame")
         if frame.pid != self._process.pid:
             raise _Breach("was forked, and its fork answered in its place")
         running = self._running

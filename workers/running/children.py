@@ -19,7 +19,7 @@ from toolpool.contract.spec import RunIn
 from toolpool.workers.context import ReportProgress
 from toolpool.workers.running import frames
 from toolpool.workers.running.child_handle import Child, ChildLost, RunningCall
-from toolpool.workers.running.heartbeat import Lifetime, interval
+from toolpool.workers.running.heartbeat import RunTimeout, interval
 from toolpool.workers.running.output import Completion
 from toolpool.workers.tool_loading import Catalog
 
@@ -111,7 +111,7 @@ class ChildPool:
             run = msgspec.structs.replace(run, timeout=left)
         # The child forwards at most one heartbeat per interval, and may drop the last.
         slack = interval(run.heartbeat) if run.heartbeat is not None else 0.0
-        life = Lifetime(run.timeout, run.heartbeat, slack=slack)
+        life = RunTimeout(run.timeout, run.heartbeat, slack=slack)
         running = RunningCall(run.run, on_beat=life.beat, on_progress=report_progress)
         on_begin()
         try:

@@ -39,7 +39,7 @@ class BeatGate:
             log.info("heartbeat_not_sent: %s", error)
 
 
-class Lifetime:
+class RunTimeout:
     """Ends the body of its `async with` by TimeoutError: at its timeout, or when it falls silent.
 
     `seconds` bound the run; it is silent after `heartbeat` seconds without a `beat`, which may come
@@ -74,7 +74,7 @@ class Lifetime:
             Code.TIMEOUT, why, Executed.UNKNOWN, still_running=still_running, silence=silence
         )
 
-    async def __aenter__(self) -> "Lifetime":
+    async def __aenter__(self) -> "RunTimeout":
         await self._scope.__aenter__()
         self.beat()
         if self._heartbeat is not None:

@@ -10,7 +10,7 @@ import pydantic_core
 
 from toolpool.contract import encoding
 from toolpool.contract.content import error_of
-from toolpool.contract.credentials import Credential, Lack, lacking
+from toolpool.contract.credentials import MissingReason, MissingSecret, missing_secret_outcome
 from toolpool.contract.envelope import PolicyVerdict, Switch
 from toolpool.contract.errors import NeedsSignIn, ToolError
 from toolpool.contract.exception_report import faults_of
@@ -205,7 +205,9 @@ def raised(error: BaseException, redaction: Redaction = NOTHING) -> Outcome:
     if issubclass(type(error), NeedsSignIn):
         url = safe_text.url_of(_attribute(error, "url"), hide)
         text = safe_text.text_of(error, _MESSAGE_CHARACTERS, hide) or _REPORTED_NOTHING
-        return lacking(Credential(lack=Lack.SIGN_IN, url=url), Executed.YES, text)
+        return missing_secret_outcome(
+            MissingSecret(lack=MissingReason.SIGN_IN, url=url), Executed.YES, text
+        )
     if issubclass(type(error), ToolError):
         return failure(
             Code.REPORTED,

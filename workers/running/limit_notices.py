@@ -63,10 +63,10 @@ class LimitNotices:
                 try:
                     await self._rates.take(notes, [], now=self.server_time(), give_up_at=give_up_at)
                 except ServerUnavailable:
-                    log.warning("places_not_told notes=%d: retrying", len(self._notes))
+                    log.warning("rate_places_not_reported notes=%d: retrying", len(self._notes))
                     continue
                 except Exception:
-                    log.exception("places_not_told notes=%d", len(notes))
+                    log.exception("rate_places_not_reported notes=%d", len(notes))
                 for note in notes:
                     if self._notes and self._notes[0] is note:  # else it was dropped meanwhile
                         self._notes.popleft()

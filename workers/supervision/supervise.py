@@ -34,7 +34,7 @@ from toolpool.workers.supervision.health_probes import Health
 from toolpool.workers.supervision.lifeline import tethered
 from toolpool.workers.supervision.merged_metrics import Metrics
 from toolpool.workers.supervision.supervisor_link import Down, Hurry, Link, Recycle, Stalled
-from toolpool.workers.supervision.worker_health import Action, Verdict, WorkerHealth
+from toolpool.workers.supervision.worker_health import Action, HealthDecision, WorkerHealth
 
 if TYPE_CHECKING:
     from toolpool.contract.telemetry.sentry_reports import Reports
@@ -306,7 +306,7 @@ class Supervisor:
             while self._unreported and self._current.link.send(self._unreported[0]):
                 del self._unreported[0]
 
-    def _carry_out(self, worker: _Worker, verdict: Verdict) -> None:
+    def _carry_out(self, worker: _Worker, verdict: HealthDecision) -> None:
         if verdict.action is Action.END:
             log.error("worker_stalled id=%s: %s", worker.id, verdict.reason)
             self._unreported.append(Stalled(worker.id, verdict.reason))

@@ -19,7 +19,7 @@ class Action(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HealthDecision:
     """What to do, and the reason for the log."""
 
     action: Action
@@ -81,7 +81,7 @@ class WorkerHealth:
 
     def judge(
         self, depths: dict[str, int] | None, now: float, *, is_leaving: bool = False
-    ) -> Verdict | None:
+    ) -> HealthDecision | None:
         """What to do; None if the worker is healthy.
 
         `depths` is how many messages wait in each queue; None if the server does not answer.
@@ -90,11 +90,11 @@ class WorkerHealth:
             self._forgive(now - self._looked_at)  # this process or the machine was suspended
         self._looked_at = now
         if silence := self._silence(now):
-            return Verdict(Action.END, silence)
+            return HealthDecision(Action.END, silence)
         if is_leaving or not self._loop_reported:
             return None
         if self._worn_out:
-            return Verdict(Action.REPLACE, "half its slots of a kind do not end")
+            return HealthDecision(Action.REPLACE, "half its slots of a kind do not end")
         if depths is None and self._knows_depths:
             self._main_at = max(self._main_at, now - self._stall_seconds)
             self._idle_since = None
@@ -109,15 +109,15 @@ class WorkerHealth:
             return f"its event loop has not turned for {loop_silent:.0f} s"
         return None
 
-    def _main_silence(self, now: float) -> Verdict | None:
+    def _main_silence(self, now: float) -> HealthDecision | None:
         if not self._main_reported and not self._knows_depths:
             return None
         silent = now - self._main_at
         if silent <= self._stall_seconds * _MAIN_TIMES:
             return None
-        return Verdict(Action.REPLACE, f"it has not looked at its queues for {silent:.0f} s")
+        return HealthDecision(Action.REPLACE, f"it has not looked at its queues for {silent:.0f} s")
 
-    def _idleness(self, depths: dict[str, int], now: float) -> Verdict | None:
+    def _idleness(self, depths: dict[str, int], now: float) -> HealthDecision | None:
         waits = any(depths.get(queue, 0) and free for queue, free in self.free.items())
         if not waits or not self._main_reported:
             self._idle_since = None
@@ -127,7 +127,9 @@ class WorkerHealth:
         idle = now - self._idle_since
         if idle <= self._stall_seconds * _IDLE_TIMES:
             return None
-        return Verdict(Action.REPLACE, f"it took no message for {idle:.0f} s with slots free")
+        return HealthDecision(
+            Action.REPLACE, f"it took no message for {idle:.0f} s with slots free"
+        )
 
     def _forgive(self, seconds: float) -> None:
         self._loop_at += seconds

@@ -5,9 +5,9 @@
 local RUNNING_KEY_MS = 604800000  -- longer than a call runs
 local UNSEEN_MS = 20000
 
--- Whether a call waits to be started, or runs. If its worker has no lease, it counts as running for a while, also
--- if it was answered: after an outage or a jump of the clock no worker has a lease, and a thread goes on after its
--- timeout. Its score is then the negative time at which that ends.
+-- Whether a call waits to be started, or runs. A call whose worker has no lease counts as running for a while longer,
+-- even if it was answered: leases are missing after an outage or a jump of the clock, and threads outlive their
+-- timeout. The end of that while is stored as a negative score.
 local function is_under_way(set, root, member, score, at)
   local call, worker = string.match(member, '^(.*)#.*@(.*)$')
   if not worker then

@@ -112,9 +112,9 @@ class Locale:
     """In place of a reason: the arguments `{fields}` have types that JSON is not compared with."""
     not_judged: str
     no_approver: str
-    """In place of a reason: of several that ask for approval, each names other people."""
+    """The reason if several rules require approval and name no common approver."""
     policy_failed: str
-    """In place of a reason: what was to decide could not."""
+    """The reason if a rule or a hook failed."""
     withheld: str
     """A result that the host shows nobody."""
     not_allowed: str

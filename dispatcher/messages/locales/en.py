@@ -226,12 +226,12 @@ LOCALE = Locale(
         "every value exactly as its schema shows it"
     ),
     not_comparable=(
-        "what the tool's own types make of its arguments ({fields}) cannot be compared with what "
-        "was judged; no other value of them can be run"
+        "the policy cannot verify its arguments ({fields}) because of their types, and would not "
+        "accept another value of them"
     ),
     not_judged="no policy has judged it, and one is required",
     no_approver="there is nobody who may approve it",
-    policy_failed="what decides about it failed",
+    policy_failed="the policy that decides about it failed",
     withheld="Tool '{name}' has a result that may not be shown.",
     not_allowed="it is not allowed here",
     no_credential=(
@@ -256,7 +256,7 @@ LOCALE = Locale(
         "forgotten": "it may have been run before, and nothing is kept of it any more",
         "credentials": "the system that keeps its credentials failed",
         "server_full": "the server of the tool system is full, and takes no new calls",
-        "others": "it waits on for another who asked for the same call",
+        "others": "another caller made the same call, and it goes on for that caller",
         "nobody_approved": "nobody approved it in time",
         "not_approved": "nobody approved it",
         "changed_since": "its tool has changed since it was approved",

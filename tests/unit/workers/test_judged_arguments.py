@@ -440,7 +440,7 @@ def test_arguments_that_cannot_be_compared_are_named_with_the_reason(of: Any) ->
     refused = prepare(taken, {"value": sent}, None, RULE)
     assert isinstance(refused, Outcome)
     told = failed("take", refused, timeout=1)
-    assert "(value" in told and "cannot be compared with what was judged" in told
+    assert "(value" in told and "the policy cannot verify its arguments" in told
     assert "not comparable with JSON" in (refused.details or {})["cause"]
     other = PolicyVerdict(policy="p", paths=(("other",),))
     assert not isinstance(prepare(taken, {"value": sent}, None, other), Outcome)

@@ -9,7 +9,7 @@ from redis.exceptions import ResponseError
 
 from toolpool.contract.errors import CommandRejected, ServerUnavailable
 from toolpool.contract.ledger.answers import CallState, LedgerAnswer, decode_answers
-from toolpool.contract.ledger.lua_scripts import Attempt, new_nonce, send
+from toolpool.contract.ledger.lua_scripts import CommandSend, new_nonce, send
 
 
 def test_a_forked_host_has_words_of_its_own() -> None:
@@ -67,7 +67,7 @@ async def test_a_connection_goes_back_to_the_pool_whatever_happens(
     answer: Any, said: list[str]
 ) -> None:
     """Else a dispatcher runs out of them."""
-    pool, attempt = Pool(answer), Attempt()
+    pool, attempt = Pool(answer), CommandSend()
     client: Any = SimpleNamespace(connection_pool=pool)
     if isinstance(answer, BaseException):
         raised = {ResponseError: CommandRejected, ConnectionError: ServerUnavailable}

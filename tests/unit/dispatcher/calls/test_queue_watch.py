@@ -39,15 +39,21 @@ def watch(*looks: Look, started: float | None = None) -> QueueWatch:
     return made
 
 
-def is_overdue(made: QueueWatch, now: float, *, republished: int = 0, told: bool = True) -> bool:
-    return made.is_overdue(QUEUE, published_at=SENT, republished=republished, told=told, now=now)
+def is_overdue(
+    made: QueueWatch, now: float, *, republished: int = 0, depths_known: bool = True
+) -> bool:
+    return made.is_overdue(
+        QUEUE, published_at=SENT, republished=republished, depths_known=depths_known, now=now
+    )
 
 
 def assert_overdue_from(
-    made: QueueWatch, moment: float, *, republished: int = 0, told: bool = True
+    made: QueueWatch, moment: float, *, republished: int = 0, depths_known: bool = True
 ) -> None:
     for now, expected in ((moment - 0.1, False), (moment, True), (moment + 0.1, True)):
-        assert is_overdue(made, now, republished=republished, told=told) is expected, now
+        assert (
+            is_overdue(made, now, republished=republished, depths_known=depths_known) is expected
+        ), now
 
 
 @pytest.mark.parametrize(
@@ -112,13 +118,13 @@ def test_each_time_it_was_sent_again_it_is_waited_for_twice_as_long(
         ),
     ],
 )
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("depths_known", [True, False])
 @pytest.mark.parametrize("republished", [5, 9])
 def test_where_a_worker_idles_beside_an_empty_queue_it_can_only_be_lost(
-    looks: list[Look], moment: float, republished: int, told: bool
+    looks: list[Look], moment: float, republished: int, depths_known: bool
 ) -> None:
     """However often it was sent, and whether or not the broker says what waits."""
-    assert_overdue_from(watch(*looks), moment, republished=republished, told=told)
+    assert_overdue_from(watch(*looks), moment, republished=republished, depths_known=depths_known)
 
 
 def test_a_worker_that_is_free_for_another_queue_is_not_idle() -> None:
@@ -137,7 +143,7 @@ def test_one_idle_worker_among_busy_ones_is_enough() -> None:
 def test_where_the_broker_does_not_say_what_waits_only_time_tells(
     republished: int, moment: float
 ) -> None:
-    assert_overdue_from(watch(), moment, republished=republished, told=False)
+    assert_overdue_from(watch(), moment, republished=republished, depths_known=False)
 
 
 def test_what_was_seen_of_other_queues_says_nothing() -> None:

@@ -13,8 +13,7 @@ from tests.unit.dispatcher.samples import Told, away, pending, services, turns
 from toolpool.contract.envelope import Batch, Envelope, Settled, Toolset, WorkerLease
 from toolpool.contract.ledger.answers import LedgerAnswer
 from toolpool.contract.ledger.memory_server import MemoryServer
-from toolpool.contract.ledger.protocols import Claim, Release, Settlement
-from toolpool.contract.ledger.protocols import Recovery as Step
+from toolpool.contract.ledger.protocols import Claim, RecoveryRequest, Release, Settlement
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.redis_keys import RedisKeys, toolset_queue
 from toolpool.contract.signing import Keyring
@@ -63,13 +62,13 @@ class Watched(MemoryTransport):
     def __init__(self, server: MemoryServer) -> None:
         super().__init__(server)
         self.is_away = False
-        self.recovered: list[list[Step]] = []
+        self.recovered: list[list[RecoveryRequest]] = []
         self.looked_for: list[list[str]] = []
         self.toolset_bodies: dict[str, bytes] = {}
         self.during_recovery: Callable[[], None] = lambda: None
 
     async def recover(
-        self, recoveries: Sequence[Step], *, queue: str, give_up_at: float
+        self, recoveries: Sequence[RecoveryRequest], *, queue: str, give_up_at: float
     ) -> list[LedgerAnswer]:
         """See `Transport.recover`."""
         self.recovered.append(list(recoveries))

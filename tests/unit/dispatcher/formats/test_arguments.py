@@ -14,11 +14,11 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.outcome import Code
 from toolpool.dispatcher.formats import arguments
 from toolpool.dispatcher.formats.call_blocks import Reader
-from toolpool.dispatcher.formats.stop_reasons import Ending, Verdict
+from toolpool.dispatcher.formats.stop_reasons import Ending, Handling
 from toolpool.dispatcher.messages import texts
 
 READER = Reader("turn", 2**20)
-CUT_OFF = Reader("turn", 2**20, ending=Ending(Verdict.CUT_OFF, "max_tokens"))
+CUT_OFF = Reader("turn", 2**20, ending=Ending(Handling.CUT_OFF, "max_tokens"))
 LIMIT = 200.0
 """Of what `cost` counts in; a megabyte takes up to a tenth of it."""
 
@@ -235,7 +235,7 @@ def test_text_that_ends_inside_a_string_broke_off_where_no_stop_reason_says_othe
         "The tool call broke off before its end. It was not run. Send it again, shorter, or in "
         "several smaller calls."
     )
-    ended = Reader("turn", 2**20, ending=Ending(Verdict.RUN, "tool_calls"))
+    ended = Reader("turn", 2**20, ending=Ending(Handling.RUN, "tool_calls"))
     assert "a string is never closed, at character 9 of 14, near `" + raw in said_of(
         ended.call(0, id="c", name="look", raw=raw)
     )

@@ -15,7 +15,7 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import Effects, ToolSpec
-from toolpool.dispatcher.formats import FORMATS, Response, detect, response_reader
+from toolpool.dispatcher.formats import FORMATS, Response, response_reader
 from toolpool.dispatcher.turn import TurnResult
 
 PNG = base64.b64encode(b"\x89PNG not really").decode()
@@ -602,10 +602,10 @@ def test_one_bad_block_never_costs_its_siblings(format: str, response: Any) -> N
 
 def test_a_format_can_be_named_where_the_shape_says_nothing() -> None:
     message = {"role": "assistant", "content": [{"toolUse": {"toolUseId": "t", "name": "a"}}]}
-    assert detect(message) == "bedrock"
-    assert detect({"role": "assistant", "content": []}) == "anthropic"
+    assert response_reader.detect(message) == "bedrock"
+    assert response_reader.detect({"role": "assistant", "content": []}) == "anthropic"
     assert names({"content": []}, format="bedrock") == []
-    assert detect({"method": "tools/list"}) is None
+    assert response_reader.detect({"method": "tools/list"}) is None
 
 
 def test_a_format_has_one_name_and_its_alias_everywhere() -> None:

@@ -19,7 +19,7 @@ from openai.types.responses import Response as OpenAIResponse
 
 from toolpool.contract import encoding
 from toolpool.contract.outcome import Code
-from toolpool.dispatcher.formats import FORMATS, Response, detect, response_reader
+from toolpool.dispatcher.formats import FORMATS, Response, response_reader
 from toolpool.dispatcher.messages.wording import Wording
 from toolpool.dispatcher.turn import TurnResult
 
@@ -47,7 +47,7 @@ def test_every_recorded_response_is_known_by_its_shape(shared_data: Path) -> Non
     stops: Counter[str | None] = Counter()
     calls = 0
     for row in recorded(shared_data):
-        assert detect(row["response"]) == row["format"]
+        assert response_reader.detect(row["response"]) == row["format"]
         found = read(row["response"])
         text = json.dumps(row["response"])
         assert read(text) == read(text.encode()) == found
@@ -127,7 +127,7 @@ def test_recorded_responses_are_the_same_as_the_sdk_s_objects(shared_data: Path)
     ],
 )
 def test_a_format_is_known_by_its_shape(response: Any, format: str | None) -> None:
-    assert detect(response) == format
+    assert response_reader.detect(response) == format
 
 
 @pytest.mark.parametrize(

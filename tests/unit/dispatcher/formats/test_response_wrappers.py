@@ -8,7 +8,7 @@ import pytest
 from tests.sdk_types import hold
 from toolpool import Dispatcher, tool
 from toolpool.contract.outcome import Code
-from toolpool.dispatcher.formats import detect, response_reader
+from toolpool.dispatcher.formats import response_reader
 from toolpool.dispatcher.turn import TurnResult
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
@@ -104,7 +104,7 @@ class TestParts:
         )  # fmt: skip
         for given in (parts, parts[0], json.dumps(parts)):
             turn = await turn_of(given)
-            assert (turn.format, ran) == (detect(whole), ["Rome"])
+            assert (turn.format, ran) == (response_reader.detect(whole), ["Rome"])
             for message in turn.messages():
                 hold(turn.format, message)
 

@@ -20,7 +20,7 @@ from toolpool import Dispatcher, tool
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.formats import Response, response_reader
-from toolpool.dispatcher.formats.stop_reasons import STOPS, Verdict
+from toolpool.dispatcher.formats.stop_reasons import STOPS, Handling
 
 ran: list[str] = []
 
@@ -141,32 +141,32 @@ CASES = [(form, stop, verdict) for form, stops in STOPS.items() for stop, verdic
 
 AS_ASKED = {
     "anthropic": {
-        "model_context_window_exceeded": Verdict.CUT_OFF, "max_tokens": Verdict.CUT_OFF,
-        "refusal": Verdict.REFUSE, "pause_turn": Verdict.LEAVE, "null": Verdict.BROKEN_OFF,
+        "model_context_window_exceeded": Handling.CUT_OFF, "max_tokens": Handling.CUT_OFF,
+        "refusal": Handling.REFUSE, "pause_turn": Handling.LEAVE, "null": Handling.BROKEN_OFF,
     },
     "bedrock": {
-        "model_context_window_exceeded": Verdict.CUT_OFF, "max_tokens": Verdict.CUT_OFF,
-        "malformed_tool_use": Verdict.MALFORMED, "guardrail_intervened": Verdict.REFUSE,
-        "content_filtered": Verdict.REFUSE,
+        "model_context_window_exceeded": Handling.CUT_OFF, "max_tokens": Handling.CUT_OFF,
+        "malformed_tool_use": Handling.MALFORMED, "guardrail_intervened": Handling.REFUSE,
+        "content_filtered": Handling.REFUSE,
     },
     "gemini": {
-        "MAX_TOKENS": Verdict.CUT_OFF, "MALFORMED_FUNCTION_CALL": Verdict.MALFORMED,
-        "UNEXPECTED_TOOL_CALL": Verdict.MALFORMED, "TOO_MANY_TOOL_CALLS": Verdict.MALFORMED,
-        "CONTINUATION": Verdict.LEAVE, "SAFETY": Verdict.REFUSE, "BLOCKLIST": Verdict.REFUSE,
-        "PROHIBITED_CONTENT": Verdict.REFUSE, "SPII": Verdict.REFUSE,
-        "RECITATION": Verdict.REFUSE, "OTHER": Verdict.REFUSE,
+        "MAX_TOKENS": Handling.CUT_OFF, "MALFORMED_FUNCTION_CALL": Handling.MALFORMED,
+        "UNEXPECTED_TOOL_CALL": Handling.MALFORMED, "TOO_MANY_TOOL_CALLS": Handling.MALFORMED,
+        "CONTINUATION": Handling.LEAVE, "SAFETY": Handling.REFUSE, "BLOCKLIST": Handling.REFUSE,
+        "PROHIBITED_CONTENT": Handling.REFUSE, "SPII": Handling.REFUSE,
+        "RECITATION": Handling.REFUSE, "OTHER": Handling.REFUSE,
     },
-    "openai_chat": {"length": Verdict.CUT_OFF, "content_filter": Verdict.REFUSE},
+    "openai_chat": {"length": Handling.CUT_OFF, "content_filter": Handling.REFUSE},
     "openai_responses": {
-        "in_progress": Verdict.LEAVE, "queued": Verdict.LEAVE, "cancelled": Verdict.REFUSE,
-        "failed": Verdict.BROKEN_OFF, "incomplete": Verdict.BROKEN_OFF,
-        "incomplete: max_output_tokens": Verdict.CUT_OFF,
-        "incomplete: content_filter": Verdict.REFUSE, "incomplete: steered": Verdict.REFUSE,
-        "incomplete: max_messages": Verdict.REFUSE,
+        "in_progress": Handling.LEAVE, "queued": Handling.LEAVE, "cancelled": Handling.REFUSE,
+        "failed": Handling.BROKEN_OFF, "incomplete": Handling.BROKEN_OFF,
+        "incomplete: max_output_tokens": Handling.CUT_OFF,
+        "incomplete: content_filter": Handling.REFUSE, "incomplete: steered": Handling.REFUSE,
+        "incomplete: max_messages": Handling.REFUSE,
     },
-    "openai_realtime": {"cancelled": Verdict.REFUSE, "failed": Verdict.BROKEN_OFF},
-    "cohere": {"ERROR": Verdict.BROKEN_OFF, "TIMEOUT": Verdict.BROKEN_OFF},
-    "ollama": {"length": Verdict.CUT_OFF, "not done": Verdict.LEAVE},
+    "openai_realtime": {"cancelled": Handling.REFUSE, "failed": Handling.BROKEN_OFF},
+    "cohere": {"ERROR": Handling.BROKEN_OFF, "TIMEOUT": Handling.BROKEN_OFF},
+    "ollama": {"length": Handling.CUT_OFF, "not done": Handling.LEAVE},
 }  # fmt: skip
 
 
@@ -177,7 +177,7 @@ def test_the_table_says_what_was_asked_of_it(form: str) -> None:
 
 def test_only_these_words_run_calls() -> None:
     """A new one is to be thought about."""
-    runs = {word for stops in STOPS.values() for word, v in stops.items() if v is Verdict.RUN}
+    runs = {word for stops in STOPS.values() for word, v in stops.items() if v is Handling.RUN}
     assert runs == {
         "tool_use", "end_turn", "stop_sequence", "tool_calls", "function_call", "stop", "eos",
         "eos_token", "completed", "STOP", "requires_action", "idle", "COMPLETE", "STOP_SEQUENCE",
@@ -193,23 +193,23 @@ async def dispatched(response: Any) -> tuple[list[ToolResult], list[str], Any]:
 
 
 @pytest.mark.parametrize(("form", "stop", "verdict"), CASES)
-async def test_every_stop_reason_has_its_verdict(form: str, stop: str, verdict: Verdict) -> None:
+async def test_every_stop_reason_has_its_verdict(form: str, stop: str, verdict: Handling) -> None:
     response = RESPONSES[form](stop)
     results, started, turn = await dispatched(response)
     codes = [result.code for result in results]
     has_text = form in TEXTS
-    if verdict is Verdict.RUN:
+    if verdict is Handling.RUN:
         assert started == (["a"] if has_text else ["a", "b"])
         assert turn.stop is None
         return
     assert turn.stop == stop
-    assert started == (["a"] if verdict is Verdict.CUT_OFF else [])
+    assert started == (["a"] if verdict is Handling.CUT_OFF else [])
     expected = {
-        Verdict.CUT_OFF: [None, Code.TRUNCATED],
-        Verdict.BROKEN_OFF: [Code.TRUNCATED, Code.TRUNCATED],
-        Verdict.MALFORMED: [Code.UNPARSEABLE, Code.UNPARSEABLE],
-        Verdict.REFUSE: [Code.DENIED, Code.DENIED],
-        Verdict.LEAVE: [],
+        Handling.CUT_OFF: [None, Code.TRUNCATED],
+        Handling.BROKEN_OFF: [Code.TRUNCATED, Code.TRUNCATED],
+        Handling.MALFORMED: [Code.UNPARSEABLE, Code.UNPARSEABLE],
+        Handling.REFUSE: [Code.DENIED, Code.DENIED],
+        Handling.LEAVE: [],
     }
     assert codes == expected[verdict]
     assert all(result.executed is Executed.NO for result in results if not result.ok)

@@ -109,8 +109,8 @@ async def test_a_fork_does_not_answer_in_place_of_its_tool(one: Calls, tmp_path:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("garbage", "wrote to its worker what is no message"),
-        ("form", "wrote to its worker what is no message"),
+        ("garbage", "sent its worker an invalid frame"),
+        ("form", "sent its worker an invalid frame"),
         ("another_run", "answered a call that it does not run"),
         ("another_process", "was forked, and its fork answered in its place"),
         ("close", "closed its connection to the worker"),

@@ -8,12 +8,12 @@ import pytest
 
 from toolpool import ToolContext, tool
 from toolpool.contract.errors import ToolDeclarationInvalid
-from toolpool.workers.running.heartbeat import BeatGate, Lifetime
+from toolpool.workers.running.heartbeat import BeatGate, RunTimeout
 
 
 async def test_silence_ends_a_run_once_and_says_so() -> None:
     told: list[str] = []
-    life = Lifetime(30.0, 0.05, lambda: told.append("silent"))
+    life = RunTimeout(30.0, 0.05, lambda: told.append("silent"))
     with pytest.raises(TimeoutError):
         async with life:
             await asyncio.Event().wait()
@@ -22,7 +22,7 @@ async def test_silence_ends_a_run_once_and_says_so() -> None:
 
 
 async def test_a_timeout_is_not_treated_as_a_lost_worker() -> None:
-    life = Lifetime(0.01, 30.0)
+    life = RunTimeout(0.01, 30.0)
     with pytest.raises(TimeoutError):
         async with life:
             await asyncio.Event().wait()
@@ -31,7 +31,7 @@ async def test_a_timeout_is_not_treated_as_a_lost_worker() -> None:
 
 async def test_a_loop_that_was_held_up_hears_what_came_meanwhile() -> None:
     """What stood still was the worker, not the tool."""
-    async with Lifetime(30.0, 0.05) as life:
+    async with RunTimeout(30.0, 0.05) as life:
         asyncio.get_running_loop().call_soon(time.sleep, 0.2)
         await asyncio.sleep(0)
         await asyncio.sleep(0)

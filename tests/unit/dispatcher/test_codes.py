@@ -4,8 +4,9 @@ from itertools import product
 
 import pytest
 
-from toolpool.contract.outcome import Code, ErrorType, Executed, is_retryable
+from toolpool.contract.outcome import Code, ErrorType, Executed
 from toolpool.contract.spec import Effects, ToolSpec
+from toolpool.dispatcher.classifier import is_retryable
 
 CODES = {
     ErrorType.VALIDATION: {
