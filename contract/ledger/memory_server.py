@@ -452,9 +452,7 @@ class MemoryServer:
         if record is None:
             return MISSING if end is CloseReason.UNSTARTED else self._close_absent(closing, end)
         if record.state == "settled":
-            if end is CloseReason.CANCEL and record.anew_at is not None:
-                self._cancel_refused(record, closing)
-            return record.outcome
+            return self._close_settled(record, closing, end)
         if record.state in ("waiting", "approved"):
             return self._close_unsent(record, closing, reply, end)
         if end in (CloseReason.REFUSED, CloseReason.UNAPPROVED, CloseReason.USED):
@@ -484,6 +482,20 @@ class MemoryServer:
         if closing.leaves_mark and anew_after is None:
             self.mark_ended(closing.key)
         return body
+
+    def _close_settled(self, record: Record, closing: Closing, end: CloseReason) -> bytes:
+        if end is CloseReason.CANCEL and record.anew_at is not None:
+            self._cancel_refused(record, closing)
+        elif end is CloseReason.REFUSED:
+            self._prolong(record, closing)
+        return record.outcome
+
+    def _prolong(self, record: Record, closing: Closing) -> None:
+        """Refuse a call once more: it cannot run before this refusal's time is over."""
+        record.gone_at = max(record.gone_at, time.monotonic() + closing.keep)
+        anew_after = closing.anew_after or 0.0
+        if record.anew_at is not None and anew_after >= closing.keep:
+            record.anew_at = max(record.anew_at, self.time() + anew_after)
 
     def _cancel_refused(self, record: Record, closing: Closing) -> None:
         """End a temporarily refused call for good."""

@@ -322,6 +322,18 @@ async def test_what_is_refused_for_a_while_is_run_for_whoever_asks_after_it(
     assert await ledger.open(nonce="later", asked_ago=-6.0) == (epoch, [NEW])
 
 
+async def test_what_is_refused_once_more_for_as_long_as_its_record_is_kept_is_not_run_before(
+    ledger: Server,
+) -> None:
+    """Each that was told no, the last one too, stays right."""
+    epoch, _ = await ledger.open(key="another")
+    for anew_after in (5.0, 300.0):
+        options = {"end": CloseReason.REFUSED, "unsent": True, "anew_after": anew_after}
+        assert await ledger.close(epoch, **options) == b"no"
+    assert await ledger.open(nonce="later", asked_ago=-6.0) == (epoch, [b"no"])
+    assert await ledger.open(nonce="much later", asked_ago=-301.0) == (epoch, [NEW])
+
+
 async def test_a_no_is_not_said_of_what_another_has_sent(ledger: Server) -> None:
     epoch, _ = await ledger.open()
     assert await ledger.close(epoch, end=CloseReason.REFUSED, unsent=True) == ATTACHED

@@ -49,6 +49,15 @@ local function settle_absent(key, nonce, opened_in, keep_ms, no, doubtful, unsen
   return body
 end
 
+-- A call that is refused once more cannot run before this refusal's time is over. `anew` is when it may be asked
+-- again: one that is refused for as long as its record is kept may not before that.
+local function prolong(key, anew, keep_ms, anew_ms)
+  if redis.call('PTTL', key) < tonumber(keep_ms) then redis.call('PEXPIRE', key, keep_ms) end
+  if anew and (tonumber(anew_ms) or 0) >= tonumber(keep_ms) then
+    redis.call('HSET', key, 'anew', string.format('%.0f', math.max(tonumber(anew), now + anew_ms)))
+  end
+end
+
 -- Dispatchers end waiting calls by their own clocks, which may be ahead by this much.
 local EARLY_MS = 1000
 
@@ -86,6 +95,7 @@ for i = 2, #KEYS do
     mark_ended(marks, KEYS[i])
     answers[i - 1] = body
   elseif r[1] == 'settled' then
+    if which == 'refused' then prolong(KEYS[i], r[10], ARGV[at + 2], ARGV[at + 8]) end
     answers[i - 1] = r[2]
   elseif r[1] == 'waiting' or r[1] == 'approved' then
     local approval = approval_after(KEYS[i], r[1], r[6], ARGV[at + 8] ~= '', r[12])
