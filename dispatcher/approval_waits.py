@@ -315,6 +315,8 @@ class ApprovalWaits:
             pending.approved(start_by=pending.start_by, deadline=pending.deadline)
             self._in_flight.unapproved(pending)
             return
+        if not is_sent and not self._offers(request.message.tool):
+            return  # it was asked for by its handle: a dispatcher that offers its tool sends it
         if found is not None and not is_sent and self._may_be_sent_already(found):
             return  # checked again when that is known
         if is_sent or not self._policy.asks_somebody:

@@ -9,6 +9,8 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from toolpool.contract import logs
 from toolpool.contract.approval_messages import (
     ApprovalRequest,
@@ -49,6 +51,9 @@ _EVERY_SECONDS = 0.25
 _END_SECONDS = 5.0
 """How long to try to end the record, and how long after the decision a call may be answered."""
 _UNDECIDED = (ApprovalState.EXPIRED, ApprovalState.CANCELLED)
+_USED = Outcome(ok=True, executed=Executed.NO)
+"""The end of a record whose grant was used."""
+_NOT_APPROVED = failure(Code.DENIED, outcomes.NOBODY_APPROVED, Executed.NO)
 
 
 class _Answer(NamedTuple):
@@ -86,8 +91,9 @@ class ProviderApprovals:
     async def decide(
         self, calls: Sequence[ToolCall], options: TurnOptions, since: float
     ) -> Mapping[int, ToolResult]:
-        """The answers to a provider's requests, by index; requests to leave unanswered are missing.
+        """The answers to a provider's requests, by index.
 
+        Without a policy, requests that are rejected as flawed are missing.
         A person has as long as the host waits; after that the answer is no.
         """
         cap = self._settings.calls_per_turn
@@ -95,7 +101,11 @@ class ProviderApprovals:
         if not asked:
             return {}
         results = await asyncio.gather(*(self._decide(call, options, since) for call in asked))
-        return {call.index: result for call, result in zip(asked, results, strict=True)}
+        return {
+            call.index: result
+            for call, result in zip(asked, results, strict=True)
+            if self._policy.asks_somebody or result.executed is Executed.UNKNOWN
+        }
 
     def unsent_calls(self) -> Collection[UnsentCall]:
         """The calls that wait for a person, each once."""
@@ -111,37 +121,45 @@ class ProviderApprovals:
         return sum(outcome is not None for outcome in await asyncio.gather(*ends))
 
     async def _decide(self, call: ToolCall, options: TurnOptions, since: float) -> ToolResult:
-        if (refusal := self._refusal(call, options)) is not None:
-            return await self._denied(call, options, refusal)
+        words = self._wording.words
+        if not self._policy.asks_somebody:
+            return await self._deny(call, options, words.no_approver)
+        if (reason := self._refusal(call, options)) is not None:
+            return await self._deny(call, options, reason)
         verdict, by = await self._policy.judge_foreign(call, options)
         if isinstance(verdict, Deny):
             self._tell("denied", call, options, by, verdict.reason)
-            told = self._no(call, verdict.reason or self._wording.words.not_allowed)
-            return await self._denied(call, options, told)
+            return await self._deny(call, options, verdict.reason or words.not_allowed)
         if isinstance(verdict, AskApproval):
             return await self._ask(call, options, since, verdict, by)
-        granted = await self._granted(call, options)
-        if not granted.ok:
-            return await self._denied(call, options, granted)
-        if options.session is None or options.id is None:  # no other dispatcher can know its record
-            self._tell("approved", call, options, by, "")
-            return granted
-        key = pending_factory.key_of(call, options, self._settings.tenant)
-        found = await self._close(key, CloseReason.USED, None)
-        if found is not None and found.state is CallState.WAITING:
-            return await self._ask(call, options, since, AskApproval(), by)
-        outcome = self._recorded(key, found.outcome) if found is not None else None
-        if outcome is None or not outcome.ok:
-            return self._no_as_recorded(call, outcome)
+        if (reason := await self._refusal_now(call, options)) is not None:
+            return await self._deny(call, options, reason)
+        if (key := self._key(call, options)) is not None:
+            found = await self._close(key, CloseReason.USED, _USED)
+            if found is not None and found.state is CallState.WAITING:
+                return await self._ask(call, options, since, AskApproval(), by)
+            outcome = self._recorded(key, found.outcome) if found is not None else None
+            if outcome is None or not outcome.ok:
+                return self._no_as_recorded(call, outcome)
         self._tell("approved", call, options, by, "")
-        return granted
+        return _yes(call)
 
-    async def _denied(self, call: ToolCall, options: TurnOptions, answer: ToolResult) -> ToolResult:
+    async def _deny(self, call: ToolCall, options: TurnOptions, reason: str) -> ToolResult:
         """Record a denial, so that the request is granted nowhere; the answer is no in any case."""
-        if options.session is not None and options.id is not None:
-            key = pending_factory.key_of(call, options, self._settings.tenant)
-            await self._close(key, CloseReason.CANCEL, Code.DENIED)
-        return answer
+        outcome: Outcome | None = None
+        if (key := self._key(call, options)) is not None:
+            found = await self._close(
+                key, CloseReason.CANCEL, failure(Code.DENIED, reason, Executed.NO)
+            )
+            if found is not None and found.outcome:
+                outcome = self._recorded(key, found.outcome)
+        return self._no(call, reason, was_granted=outcome is not None and outcome.ok)
+
+    def _key(self, call: ToolCall, options: TurnOptions) -> str | None:
+        """The key of a request's record; None if no other dispatcher can know it."""
+        if options.session is None or options.id is None:
+            return None
+        return pending_factory.key_of(call, options, self._settings.tenant)
 
     def _recorded(self, key: str, outcome: bytes) -> Outcome | None:
         """The outcome in a record; None if it is not signed for it."""
@@ -153,26 +171,32 @@ class ProviderApprovals:
         return reply.outcome if isinstance(reply, Settled) and reply.key == key else None
 
     def _no_as_recorded(self, call: ToolCall, outcome: Outcome | None) -> ToolResult:
+        """The answer to a request that was not granted elsewhere, or that needs a person here."""
         words = self._wording.words
         if outcome is None:
             return self._no(call, words.policy_failed)
+        if outcome.ok:
+            return self._no(call, words.reasons["not_approved"], was_granted=True)
+        if outcome.code is Code.CANCELLED:
+            text = words.cancelled.format(name=call.name, whether=words.not_run)
+            return rejected(call, Code.CANCELLED, text, self._wording)
         return self._no(call, words.reasons.get(outcome.error, outcome.error or words.not_allowed))
 
-    async def _granted(self, call: ToolCall, options: TurnOptions) -> ToolResult:
-        """The answer to an allowed call; kill switches are checked here, as no worker will."""
+    async def _refusal_now(self, call: ToolCall, options: TurnOptions) -> str | None:
+        """As `_refusal`, by the newest kill switches: no worker will check them."""
         try:
             await self._available.follow_switches()
         except ServerError as error:
             log.warning("switches_not_read call=%s: %s", call.id, error)
-            return self._no(call, self._wording.words.policy_failed)
-        return self._refusal(call, options) or _yes(call)
+            return self._wording.words.policy_failed
+        return self._refusal(call, options)
 
-    def _refusal(self, call: ToolCall, options: TurnOptions) -> ToolResult | None:
-        """The refusal of a tool that was not offered or is switched off; None for any other."""
+    def _refusal(self, call: ToolCall, options: TurnOptions) -> str | None:
+        """Why a tool that was not offered or is switched off is refused; None for any other."""
         if not options.offers(call.name):
-            return self._no(call, self._wording.words.not_allowed)
+            return self._wording.words.not_allowed
         denial = self._available.denial(call)
-        return self._no(call, denial.error) if denial is not None else None
+        return denial.error if denial is not None else None
 
     async def _ask(
         self, call: ToolCall, options: TurnOptions, since: float, approval: AskApproval, by: str
@@ -219,30 +243,31 @@ class ProviderApprovals:
         if found.state not in ("waiting", "approved"):
             return True
         if answer.ok:
-            return await self._end(request, CloseReason.USED, None)
+            return await self._end(request, CloseReason.USED, _USED)
         end = CloseReason.UNAPPROVED if found.state == "waiting" else CloseReason.CANCEL
-        return await self._end(request, end, Code.DENIED)
+        return await self._end(request, end, _NOT_APPROVED)
 
     async def _cancel(self, request: ApprovalRequest) -> Outcome | None:
-        is_ended = await self._end(request, CloseReason.CANCEL, Code.CANCELLED)
-        return not_queued(Code.CANCELLED) if is_ended else None
+        cancelled = not_queued(Code.CANCELLED)
+        is_ended = await self._end(request, CloseReason.CANCEL, cancelled)
+        return cancelled if is_ended else None
 
-    async def _end(self, request: ApprovalRequest, end: CloseReason, code: Code | None) -> bool:
+    async def _end(self, request: ApprovalRequest, end: CloseReason, outcome: Outcome) -> bool:
         """End a record; return False if it has ended otherwise, or could not be reached."""
-        found = await self._close(request.id, end, code)
-        outcome = self._recorded(request.id, found.outcome) if found and found.outcome else None
-        return outcome == _ending(code)
+        found = await self._close(request.id, end, outcome)
+        recorded = self._recorded(request.id, found.outcome) if found and found.outcome else None
+        return recorded == outcome
 
-    async def _close(self, key: str, end: CloseReason, code: Code | None) -> LedgerAnswer | None:
-        """Close a record as used (`code` is None) or failed; None if it could not be reached."""
+    async def _close(self, key: str, end: CloseReason, outcome: Outcome) -> LedgerAnswer | None:
+        """Close a record with an outcome; None if it could not be reached."""
         closing = Closing(
             key=key,
             nonce=new_nonce(),
             epoch=self._transport.epoch or "",
             keep=self._settings.background_result_ttl,
-            unclaimed=(body := self._envelope.encode_settled(key, _ending(code))),
+            unclaimed=(body := self._envelope.encode_settled(key, outcome)),
             claimed=body,
-            doubtful=self._envelope.encode_settled(key, _ending(Code.DENIED)),  # it ended before
+            doubtful=self._envelope.encode_settled(key, _NOT_APPROVED),  # it has ended before
             cancel=b"",
             unsent=True,
         )
@@ -257,14 +282,12 @@ class ProviderApprovals:
     async def _answer(self, call: ToolCall, options: TurnOptions, found: ApprovalRecord) -> _Answer:
         """The content of the record, if it is signed with our key for this call."""
         words = self._wording.words
-        if found.state == "waiting" or found.shown in _UNDECIDED:
+        if found.state == "waiting":
             return _Answer(self._no(call, words.reasons[outcomes.NOBODY_APPROVED]), "expired")
         key, tenant, prefix = found.key, self._settings.tenant, self._settings.key_prefix
-        if found.state == "settled" and not found.request:  # a rule decided elsewhere
-            outcome = self._recorded(key, found.outcome)
-            if outcome is not None and outcome.ok:  # here a person has to approve it
-                outcome = _ending(Code.DENIED)
-            return _Answer(self._no_as_recorded(call, outcome))
+        if found.shown in _UNDECIDED or (found.state == "settled" and not found.request):
+            told = self._no_as_recorded(call, self._recorded(key, found.outcome))
+            return _Answer(told, "expired" if found.shown is ApprovalState.EXPIRED else "")
         try:
             request = read_request(
                 self._envelope, found.request, key=key, tenant=tenant, prefix=prefix
@@ -283,11 +306,13 @@ class ProviderApprovals:
             return _Answer(self._no(call, words.reasons[outcomes.NOBODY_APPROVED]))
         by, reason = decision.by, decision.reason
         if not decision.approved:
-            told = texts.denied_by(by, reason, self._wording)
-            return _Answer(self._no(call, told), "denied", by, reason)
-        return await self._denied_by_now(call, options, by) or _Answer(
-            await self._granted(call, options), "approved", by, reason
-        )
+            why = texts.denied_by(by, reason, self._wording)
+            return _Answer(self._no(call, why), "denied", by, reason)
+        if (denied := await self._denied_by_now(call, options, by)) is not None:
+            return denied
+        refusal = await self._refusal_now(call, options)
+        answer = _yes(call) if refusal is None else self._no(call, refusal)
+        return _Answer(answer, "approved", by, reason)
 
     async def _denied_by_now(
         self, call: ToolCall, options: TurnOptions, approver: str
@@ -343,9 +368,15 @@ class ProviderApprovals:
             is_foreign=True,
         )
 
-    def _no(self, call: ToolCall, reason: str) -> ToolResult:
-        text = self._wording.words.denied.format(name=call.name, error=reason.rstrip(" .。"))
-        return rejected(call, Code.DENIED, text, self._wording)
+    def _no(self, call: ToolCall, reason: str, *, was_granted: bool = False) -> ToolResult:
+        """The answer no; the provider may have run a request that `was_granted` elsewhere."""
+        words, error = self._wording.words, reason.rstrip(" .。")
+        if not was_granted:
+            text = words.denied.format(name=call.name, error=error)
+            return rejected(call, Code.DENIED, text, self._wording)
+        text = words.no_result.format(name=call.name, error=error, whether=words.may_have_run)
+        told = rejected(call, Code.DENIED, text, self._wording)
+        return msgspec.structs.replace(told, executed=Executed.UNKNOWN)
 
     def _tell(self, what: str, call: ToolCall, options: TurnOptions, by: str, reason: str) -> None:
         self._observers.audited(
@@ -356,13 +387,6 @@ class ProviderApprovals:
             by=by,
             reason=reason,
         )
-
-
-def _ending(code: Code | None) -> Outcome:
-    """What a record ends with: that its approval was used, or why there is none."""
-    if code is None:
-        return Outcome(ok=True, executed=Executed.NO)
-    return failure(code, outcomes.NOBODY_APPROVED, Executed.NO)
 
 
 def _yes(call: ToolCall) -> ToolResult:

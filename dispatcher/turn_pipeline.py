@@ -17,7 +17,9 @@ from toolpool.dispatcher.admission.loop_guard import LoopGuard
 from toolpool.dispatcher.admission.validate import Accepted
 from toolpool.dispatcher.analytics import Analytics
 from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.refusals import Rejected
 from toolpool.dispatcher.formats import Response, response_reader
+from toolpool.dispatcher.formats.call_blocks import NO_APPROVER
 from toolpool.dispatcher.messages.wording import Wording
 from toolpool.dispatcher.observer import Observers
 from toolpool.dispatcher.observers.session_record import Recorder
@@ -169,7 +171,7 @@ class TurnPipeline:
             decides = self._policy.asks_somebody
             undecided: list[ToolCall] = []
             for call in found.calls:
-                if decides and call.flaw is not None:
+                if call.flaw is NO_APPROVER or (decides and call.flaw is not None):
                     undecided.append(call)
                     continue
                 verdict = self._acceptance.judge(
@@ -183,8 +185,9 @@ class TurnPipeline:
                     decides = decides or verdict[1].spec.approval is True
             if undecided:
                 await self._decide_foreign(undecided, turn, found.format, since, rejected)
+            repeated: Collection[int] = ()
             if rejected:
-                await self._record_rejections(found, options, rejected)
+                repeated = await self._record_rejections(found, options, rejected)
             judged: dict[int, Judgement] = {}
             if decides and accepted:
                 judged = await self._judge(accepted, turn)
@@ -195,7 +198,7 @@ class TurnPipeline:
             news: list[ToolResult | None] = []
             has_failure = False
             for call in found.calls:
-                result, is_new_outcome = rejected.get(call.index), True
+                result, is_new_outcome = rejected.get(call.index), call.index not in repeated
                 if result is None:
                     result, is_new_outcome = answered[call.index]
                 if call.origin is not None:  # another dispatch of the call may have had none
@@ -283,14 +286,15 @@ class TurnPipeline:
 
     async def _record_rejections(
         self, found: Response, options: TurnOptions, rejected: dict[int, ToolResult]
-    ) -> None:
-        """Record rejections, and correct that of a call that was dispatched before.
+    ) -> set[int]:
+        """Record rejections; returns the indexes of calls that were dispatched before.
 
-        It may have run, for example under an earlier release of its tool, or where other tools were
-        allowed. A call that is too large has no arguments to be found by.
+        The rejection of such a call is corrected: it may have run, for example under an earlier
+        release of its tool, or where other tools were allowed. A call that is too large has no
+        arguments to be found by.
         """
         if options.session is None or options.id is None:
-            return
+            return set()
         calls = [
             msgspec.structs.replace(call, name=rejected[call.index].name)
             for call in found.calls
@@ -299,18 +303,15 @@ class TurnPipeline:
             and (not options.again or self._acceptance.has(rejected[call.index].name))
             and (call.flaw is None or rejected[call.index].code is Code.UNKNOWN_TOOL)
         ]
-        executed: Sequence[Executed | None] = [None for _ in calls]
+        known: Sequence[Rejected] = [Rejected(Executed.UNKNOWN) for _ in calls]
         if calls and not options.again:  # else a missing record proves nothing
-            executed = await self._turns.reject([(c, rejected[c.index]) for c in calls], options)
-        for call, ran in zip(calls, executed, strict=True):
+            known = await self._turns.reject([(c, rejected[c.index]) for c in calls], options)
+        for call, (executed, _) in zip(calls, known, strict=True):
             result = rejected[call.index]
-            if result.code is Code.UNKNOWN_TOOL and self._acceptance.shares(call.name):
-                ran = None
-            if ran is None and (options.again or self._was_offered(result)):
-                ran = Executed.UNKNOWN
-            if ran is Executed.UNKNOWN:
-                rejected[call.index] = msgspec.structs.replace(result, executed=ran)
-
-    def _was_offered(self, result: ToolResult) -> bool:
-        """Whether the tool of a rejected call exists, but is not offered to this dispatch."""
-        return result.code is Code.UNKNOWN_TOOL and self._acceptance.has(result.name)
+            is_offered_elsewhere = result.code is Code.UNKNOWN_TOOL and (
+                self._acceptance.shares(call.name)  # its equal calls have no records of their own
+                or (executed is None and self._acceptance.has(result.name))
+            )
+            if executed is Executed.UNKNOWN or is_offered_elsewhere:
+                rejected[call.index] = msgspec.structs.replace(result, executed=Executed.UNKNOWN)
+        return {call.index for call, (_, is_new) in zip(calls, known, strict=True) if not is_new}

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from toolpool.contract.call import ToolCall
-from toolpool.contract.outcome import Code, Executed, Outcome
+from toolpool.contract.outcome import Code, Outcome
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import Effects, ToolSpec
@@ -22,6 +22,7 @@ from toolpool.dispatcher.calls import pending_factory
 from toolpool.dispatcher.calls.countdown_latch import CountdownLatch, Waiter
 from toolpool.dispatcher.calls.in_flight import InFlightCalls
 from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.refusals import Rejected
 from toolpool.dispatcher.calls.reporting import UnsentCall
 from toolpool.dispatcher.outcomes import left_to_others, not_queued
 from toolpool.dispatcher.policy.decision import Judgement
@@ -124,8 +125,8 @@ class Turns:
 
     async def reject(
         self, rejected: Sequence[tuple[ToolCall, ToolResult]], options: TurnOptions
-    ) -> list[Executed | None]:
-        """Record that calls were rejected; returns whether each ran, None if unknown."""
+    ) -> list[Rejected]:
+        """Record that calls were rejected; see `InFlightCalls.reject`."""
         return await self._in_flight.reject(rejected, options)
 
     async def cancel_all(self, session: str | None, call_id: str | None) -> int:

@@ -33,7 +33,7 @@ from toolpool.dispatcher.calls.pulse import beat
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.rate_gate import RateGate
 from toolpool.dispatcher.calls.recovery import Recovery
-from toolpool.dispatcher.calls.refusals import Refusals
+from toolpool.dispatcher.calls.refusals import Refusals, Rejected
 from toolpool.dispatcher.calls.reply_reader import ReplyReader
 from toolpool.dispatcher.calls.reporting import Reporter
 from toolpool.dispatcher.calls.retries import Retries
@@ -320,8 +320,8 @@ class InFlightCalls(Calls):
 
     async def reject(
         self, rejected: Sequence[tuple[ToolCall, ToolResult]], turn: TurnOptions
-    ) -> list[Executed | None]:
-        """Record that calls were rejected; returns whether each ran, None if unknown.
+    ) -> list[Rejected]:
+        """Record that calls were rejected.
 
         From then on no dispatcher can send one, and each answers it by this result.
         """
@@ -334,9 +334,9 @@ class InFlightCalls(Calls):
             for call, result in rejected
             for user in users
         ]
-        executed = await self._refusals.reject(records, self._transport.epoch or "")
+        known = await self._refusals.reject(records, self._transport.epoch or "")
         size = len(users)
-        return [_of_all(executed[at : at + size]) for at in range(0, len(executed), size)]
+        return [_of_all(known[at : at + size]) for at in range(0, len(known), size)]
 
     async def wait_for_records(self, calls: Sequence[ToolCall], turn: TurnOptions) -> None:
         """Wait a moment for the dispatcher that may just send these calls of a resumed turn.
@@ -599,8 +599,8 @@ class InFlightCalls(Calls):
         return self._tasks.start(work)
 
 
-def _of_all(executed: Sequence[Executed | None]) -> Executed | None:
-    """Whether a call ran that may have any of several records."""
-    if Executed.UNKNOWN in executed:
-        return Executed.UNKNOWN
-    return None if None in executed else Executed.NO
+def _of_all(known: Sequence[Rejected]) -> Rejected:
+    """What is known of a call that may have any of several records."""
+    executed = {each.executed for each in known}
+    ran = next((e for e in (Executed.UNKNOWN, None) if e in executed), Executed.NO)
+    return Rejected(ran, is_new=all(each.is_new for each in known))

@@ -8,6 +8,7 @@ requests for the call get the same answer until the `retry_after` time has passe
 import asyncio
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -35,6 +36,17 @@ _ASKED_TOGETHER_SECONDS = 10.0
 """How long after its queue wait a refused call may still be requested elsewhere."""
 
 Refused = tuple[Pending, Outcome]
+
+
+class Rejected(NamedTuple):
+    """What the ledger knows of a rejected call.
+
+    `executed` is NO if it did not run and no longer can; None if its record could not be written.
+    `is_new`: it was neither dispatched nor rejected before.
+    """
+
+    executed: Executed | None
+    is_new: bool = False
 
 
 class Refusals:
@@ -66,55 +78,51 @@ class Refusals:
             for start in range(0, len(calls), _GROUP):
                 self._calls.in_background(self._write(calls[start : start + _GROUP], end))
 
-    async def reject(
-        self, rejected: Sequence[tuple[str, Outcome]], epoch: str
-    ) -> list[Executed | None]:
-        """Settle the records of calls that were never accepted; see `TurnPipeline`.
-
-        Each is a record key and its outcome. Returns whether each ran, here or elsewhere: NO if it
-        did not and no longer can; None if its record could not be written.
-        """
-        closings = [
-            Closing(
-                key=key,
-                nonce=new_nonce(),
-                epoch=epoch,
-                keep=self._result_ttl,
-                unclaimed=self._envelope.encode_settled(key, outcome),
-                claimed=(doubtful := self._envelope.encode_settled(key, _unsure(outcome))),
-                doubtful=doubtful,
-                cancel=b"",
-                unsent=True,
-                anew_after=self._result_ttl,  # a call that waits for a person is left alone
-            )
-            for key, outcome in rejected
-        ]
-        executed: list[Executed | None] = []
+    async def reject(self, rejected: Sequence[tuple[str, Outcome]], epoch: str) -> list[Rejected]:
+        """Settle the records of calls that were never accepted. Each is a key and its outcome."""
+        closings = [self._rejection(key, outcome, epoch) for key, outcome in rejected]
+        known: list[Rejected] = []
         for start in range(0, len(closings), _GROUP):
             group = closings[start : start + _GROUP]
             answers = await self._close(group, CloseReason.REFUSED)
-            executed += [
-                self._executed(closing, answer)
-                for closing, answer in zip(group, answers, strict=True)
-            ]
-        return executed
+            known += map(self._rejected, group, answers)
+        return known
 
-    def _executed(self, closing: Closing, answer: LedgerAnswer | None) -> Executed | None:
+    def _rejection(self, key: str, outcome: Outcome, epoch: str) -> Closing:
+        at = self._transport.server_time()  # no other rejection of the call has the same bytes
+        encode = self._envelope.encode_reply
+        doubtful = encode(Settled(key=key, outcome=_unsure(outcome), at=at))
+        return Closing(
+            key=key,
+            nonce=new_nonce(),
+            epoch=epoch,
+            keep=self._result_ttl,
+            unclaimed=encode(Settled(key=key, outcome=outcome, at=at)),
+            claimed=doubtful,
+            doubtful=doubtful,
+            cancel=b"",
+            unsent=True,
+            anew_after=self._result_ttl,  # a call that waits for a person is left alone
+        )
+
+    def _rejected(self, closing: Closing, answer: LedgerAnswer | None) -> Rejected:
         if answer is None:
-            return None
+            return Rejected(None, is_new=True)
         if not answer.outcome:
-            return Executed.UNKNOWN
+            return Rejected(Executed.UNKNOWN)
+        if answer.outcome == closing.unclaimed:
+            return Rejected(Executed.NO, is_new=True)
         try:
             reply = self._envelope.decode_reply(answer.outcome)
         except MessageRejected as error:
             log.warning("outcome_rejected reason=%s: %s", error.reason, error)
-            return Executed.UNKNOWN
+            return Rejected(Executed.UNKNOWN)
         did_not_run = (
             isinstance(reply, Settled)
             and reply.key == closing.key
             and reply.outcome.executed is Executed.NO
         )
-        return Executed.NO if did_not_run else Executed.UNKNOWN
+        return Rejected(Executed.NO if did_not_run else Executed.UNKNOWN)
 
     async def _close(
         self, closings: Sequence[Closing], end: CloseReason

@@ -13,8 +13,10 @@ from toolpool import (
     Allow,
     ApprovalRefused,
     AskApproval,
+    Code,
     Deny,
     Dispatcher,
+    Executed,
     Hooks,
     Rewrite,
     Settings,
@@ -195,7 +197,9 @@ async def test_a_cancelled_approval_request_is_denied_and_cannot_be_approved(
         assert await dispatcher.cancel(**named) == 1
         with pytest.raises(ApprovalRefused):
             await dispatcher.approvals.approve(approval.id, by="anna")
-        assert said(await asking)[0] is False
+        turn = await asking
+        assert said(turn)[0] is False
+        assert (turn[0].code, turn[0].executed) == (Code.CANCELLED, Executed.NO)
 
 
 async def test_a_switch_that_this_dispatcher_has_not_seen_holds_for_what_it_grants(
@@ -287,6 +291,33 @@ async def test_a_question_ends_with_a_denial_elsewhere_and_not_with_a_grant(aske
         assert said(await denies.dispatch(asked, **where))[0] is False
         assert [said(await turn)[0] for turn in asking] == [False, False]
         assert await one.approvals.waiting() == []
+
+
+async def test_a_grant_is_not_told_as_not_run_where_it_would_be_denied(asked: Any) -> None:
+    """The provider may have run it."""
+    where = {"session": "s-1", "turn": "t"}
+    async with (
+        Dispatcher.in_memory([look], hooks=Hooks(before_call=lambda _: Allow())) as one,
+        second(one, hooks=Hooks(before_call=lambda _: Deny("no"))) as denies,
+        second(one) as without_policy,
+        second(one, hooks=Hooks(before_call=lambda _: AskApproval())) as asks,
+    ):
+        assert said(await one.dispatch(asked, **where))[0] is True
+        for other in (denies, without_policy, asks):
+            turn = await other.dispatch(asked, **where)
+            assert said(turn)[0] is False
+            assert turn[0].executed is Executed.UNKNOWN
+            assert "It may have had effects" in (turn[0].error or "")
+
+
+async def test_what_is_denied_without_a_policy_is_granted_nowhere(asked: Any) -> None:
+    where = {"session": "s-1", "turn": "t"}
+    async with (
+        Dispatcher.in_memory([look]) as without_policy,
+        second(without_policy, hooks=Hooks(before_call=lambda _: Allow())) as other,
+    ):
+        assert said(await without_policy.dispatch(asked, **where))[0] is False
+        assert said(await other.dispatch(asked, **where))[0] is False
 
 
 async def test_what_a_rule_granted_elsewhere_still_needs_the_person_that_this_one_asks(
