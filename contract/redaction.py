@@ -1,6 +1,6 @@
 """Masks the secrets that a call was given in its results, errors and logs.
 
-Text is searched as it is and with its escapes decoded (JSON, URL and Python, up to three levels). A
+Text is searched as it is and with its escapes decoded (JSON, URL and Python, up to four levels). A
 value is also found in base64, even if that is broken into lines, and a multi-line value by each of
 its long lines. This is best effort: a secret that a tool transforms in another way, such as a hash
 or a half, is not found.
@@ -18,8 +18,8 @@ from toolpool.contract import encoding
 LEAST_CHARACTERS = 6
 """Shorter values are not masked: they would match everywhere."""
 _LEAST_LINE, _LINES_AT_MOST = 20, 200
-_TIMES = 3
-"""How many levels of escapes are decoded: JSON within JSON within a URL."""
+_TIMES = 4
+"""How many levels of escapes are decoded: three of a tool's own, in the JSON of its result."""
 
 _HEX = "[0-9A-Fa-f]"
 

@@ -36,7 +36,7 @@ from toolpool.dispatcher.classifier import classified
 from toolpool.dispatcher.completed_handles import CompletedHandles, Notice
 from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.wording import Wording
-from toolpool.dispatcher.outcomes import not_cancelled, unconfirmed
+from toolpool.dispatcher.outcomes import not_cancelled, unreachable
 from toolpool.dispatcher.results import Results
 from toolpool.dispatcher.turn_options import TurnOptions
 
@@ -213,7 +213,7 @@ class Background:
             if call.name == "task_cancel":
                 self._cancel_later(arguments["handle"], session, "the model")
                 return not_cancelled()
-            return unconfirmed(started=False, sent=True, is_full=self._transport.is_full)
+            return unreachable(Executed.UNKNOWN, is_full=self._transport.is_full)
         except Exception as error:  # noqa: BLE001 - an answer, whatever happens
             return failure(Code.INTERNAL, type(error).__name__, Executed.UNKNOWN)
 

@@ -46,13 +46,6 @@ def left_to_others(*, started: bool) -> Outcome:
     return failure(code, OTHERS_WAIT, Executed.UNKNOWN, still_running=started)
 
 
-def unconfirmed(*, started: bool, sent: bool, is_full: bool) -> Outcome:
-    """The outcome of a call whose deadline came while the server was away or full."""
-    if started:
-        return failure(Code.TIMEOUT, "", Executed.UNKNOWN)
-    return unreachable(Executed.UNKNOWN if sent else Executed.NO, is_full=is_full)
-
-
 def unreachable(executed: Executed, *, is_full: bool) -> Outcome:
     """The outcome of a call that the server did not take; `is_full`: for lack of memory."""
     return failure(Code.QUEUE_UNREACHABLE, SERVER_FULL if is_full else "", executed)

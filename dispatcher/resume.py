@@ -438,5 +438,8 @@ def _plain(message: Any) -> dict[str, Any]:
     """A message as data; one of an unknown kind has no calls."""
     if isinstance(message, (str, bytes)):
         return {}
-    plain = sendable(message)
+    try:
+        plain = sendable(message)
+    except RecursionError:  # nested deeper than any call may be
+        return {}
     return plain if isinstance(plain, dict) else {}

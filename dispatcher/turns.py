@@ -24,7 +24,7 @@ from toolpool.dispatcher.calls.in_flight import InFlightCalls
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.refusals import Rejected
 from toolpool.dispatcher.calls.reporting import UnsentCall
-from toolpool.dispatcher.outcomes import left_to_others, not_queued
+from toolpool.dispatcher.outcomes import forgotten, left_to_others, not_queued
 from toolpool.dispatcher.policy.decision import Judgement
 from toolpool.dispatcher.results import OwnEnd, Results
 from toolpool.dispatcher.turn_options import TurnOptions
@@ -242,18 +242,21 @@ class Turns:
             results |= await self._await(group, pendings, options, since, unseen)
             turn.answered = pendings
             if group is not groups[-1] and not turn.is_cancelled:
-                unseen = await self._end_of(pendings)
+                unseen = await self._end_of(pendings, turn.began)
             since = time.monotonic()
         return results
 
-    async def _end_of(self, pendings: Sequence[Pending]) -> str | None:
+    async def _end_of(self, pendings: Sequence[Pending], turn_began: float) -> str | None:
         """Wait for the end of a write that may still run; return its name if the end is unknown.
 
-        A worker that lost its lease stops its tools within that time.
+        A worker that lost its lease stops its tools within that time. A write of which nothing is
+        known was started before this turn, if at all: one wait is enough for all of them.
         """
         for pending in pendings:
-            is_write = pending.spec.effects is Effects.WRITE
-            if is_write and not await self._in_flight.end_of_write(pending):
+            if pending.spec.effects is not Effects.WRITE:
+                continue
+            since = turn_began if pending.outcome == forgotten() else pending.ended
+            if not await self._in_flight.end_of_write(pending, since):
                 return pending.call.name
         return None
 

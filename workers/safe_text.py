@@ -37,16 +37,17 @@ def text_of(value: object, characters: int, hide: Callable[[str], str] = _as_it_
     return printable(cut(text, characters))
 
 
-def name_of(error: BaseException) -> str:
+def name_of(error: BaseException, hide: Callable[[str], str] = _as_it_is) -> str:
     """The module and name of its class. Never raises."""
-    kind = type(error)
-    module, name = _MODULE.__get__(kind), _NAME.__get__(kind)[:_NAME_CHARACTERS]
-    return printable(f"{module[:_NAME_CHARACTERS]}.{name}" if type(module) is str else name)
+    module, name = _MODULE.__get__(type(error)), short_name_of(error, hide)
+    if type(module) is not str:
+        return name
+    return f"{printable(hide(module)[:_NAME_CHARACTERS])}.{name}"
 
 
-def short_name_of(error: BaseException) -> str:
+def short_name_of(error: BaseException, hide: Callable[[str], str] = _as_it_is) -> str:
     """The name of its class. Never raises."""
-    return printable(str.__str__(_NAME.__get__(type(error)))[:_NAME_CHARACTERS])
+    return printable(hide(str.__str__(_NAME.__get__(type(error))))[:_NAME_CHARACTERS])
 
 
 def stack_of(error: BaseException, hide: Callable[[str], str] = _as_it_is) -> str:

@@ -22,7 +22,7 @@ from toolpool.dispatcher import outcomes
 from toolpool.dispatcher.calls.countdown_latch import CountdownLatch
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.services import Calls, Services
-from toolpool.dispatcher.outcomes import left_to_others, not_queued, unconfirmed
+from toolpool.dispatcher.outcomes import left_to_others, not_queued, unreachable
 
 log = logs.logger("keeper")
 
@@ -207,14 +207,9 @@ class Deadlines:
 
     def _over(self, pending: Pending) -> None:
         if pending.is_open:
-            self._calls.resolve(
-                pending,
-                unconfirmed(
-                    started=pending.stage is Stage.RUNNING,
-                    sent=not pending.is_unsent or pending.may_be_known,
-                    is_full=self._transport.is_full,
-                ),
-            )
+            may_have_run = not pending.is_unsent or pending.may_be_known
+            executed = Executed.UNKNOWN if may_have_run else Executed.NO
+            self._calls.resolve(pending, unreachable(executed, is_full=self._transport.is_full))
 
     def _add_due(self, pending: Pending, reason: CloseReason) -> None:
         """Close the calls that are due in the same event-loop turn together."""

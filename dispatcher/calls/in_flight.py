@@ -468,9 +468,9 @@ class InFlightCalls(Calls):
         self._pump.move_to_background(pending)
         pending.move_to_background(kept)
 
-    async def end_of_write(self, pending: Pending) -> bool:
+    async def end_of_write(self, pending: Pending, since: float) -> bool:
         """Whether an answered write has ended; see `LateWrites.end_of`."""
-        return await self._late_writes.end_of(pending)
+        return await self._late_writes.end_of(pending, since)
 
     async def cancel(self, calls: Sequence[Pending]) -> None:
         """End calls for every dispatcher; each is answered `aborted.cancelled`.

@@ -36,14 +36,15 @@ class LateWrites:
             if (ended := self._unended.get(key)) is not None:
                 ended.set()
 
-    async def end_of(self, pending: Pending) -> bool:
+    async def end_of(self, pending: Pending, since: float) -> bool:
         """Return whether an answered write has ended, after waiting while its end may be reported.
 
-        A background call is not waited for: it may take a day.
+        It cannot have been started after `since`, on the monotonic clock. A background call is not
+        waited for: it may take a day.
         """
         if pending.is_open:
             return False
-        return await self.wait(pending, pending.ended + self.patience - time.monotonic())
+        return await self.wait(pending, since + self.patience - time.monotonic())
 
     async def wait(self, pending: Pending, seconds: float) -> bool:
         """Return whether an answered write is known to have ended within `seconds`."""

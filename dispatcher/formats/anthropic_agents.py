@@ -39,7 +39,11 @@ _ANSWERS = {"user.custom_tool_result": "custom_tool_use_id", "user.tool_result":
 def recognises(response: Any) -> bool:
     """Whether it is an event of a session, or a list of them."""
     if isinstance(response, list):
-        return bool(response) and all(map(recognises, response))
+        return bool(response) and all(map(_is_event, response))
+    return _is_event(response)
+
+
+def _is_event(response: Any) -> bool:
     kind = response.get("type") if isinstance(response, dict) else None
     return isinstance(kind, str) and kind.startswith(_FAMILIES) and not _is_openai(kind)
 

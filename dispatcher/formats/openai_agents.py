@@ -26,7 +26,11 @@ _INPUT = "agent.session.input"
 def recognises(response: Any) -> bool:
     """Whether it is a session, one of its events, or a list of them."""
     if isinstance(response, list):
-        return bool(response) and all(map(recognises, response))
+        return bool(response) and all(map(_is_of_session, response))
+    return _is_of_session(response)
+
+
+def _is_of_session(response: Any) -> bool:
     if not isinstance(response, dict):
         return False
     kind = response.get("type")

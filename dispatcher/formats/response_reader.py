@@ -221,7 +221,10 @@ def _plain(response: Any) -> tuple[Any, bool]:
             return arguments.load(response)
         except (ValueError, RecursionError):
             raise NotAResponse("not_json") from None
-    plain = plain_dict(response) if isinstance(response, dict) else plain_data(response)
+    try:
+        plain = plain_dict(response) if isinstance(response, dict) else plain_data(response)
+    except RecursionError:
+        raise NotAResponse("unknown_form") from None
     if not isinstance(plain, (dict, list)):
         raise InvalidResponse(_what_was_passed(response))
     return plain, False

@@ -220,7 +220,7 @@ def raised(error: BaseException, redaction: Redaction = NOTHING) -> Outcome:
         )
     return failure(
         Code.RAISED,
-        safe_text.text_of(error, _MESSAGE_CHARACTERS, hide) or safe_text.short_name_of(error),
+        safe_text.text_of(error, _MESSAGE_CHARACTERS, hide) or safe_text.short_name_of(error, hide),
         Executed.YES,
         details=_details(error, redaction),
     )
@@ -228,7 +228,7 @@ def raised(error: BaseException, redaction: Redaction = NOTHING) -> Outcome:
 
 def _details(error: BaseException, redaction: Redaction) -> dict[str, Any]:
     return {
-        "exception": safe_text.name_of(error),
+        "exception": safe_text.name_of(error, redaction.text),
         "stack": safe_text.stack_of(error, redaction.text),
         "faults": faults_of(error),
     }

@@ -14,7 +14,7 @@ from toolpool.contract.spec import Effects, RunIn, ToolSpec
 from toolpool.dispatcher.classifier import Wording, classified, rejected
 from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.locales import locale
-from toolpool.dispatcher.outcomes import not_queued, server_full, unconfirmed, unreachable
+from toolpool.dispatcher.outcomes import not_queued, server_full, unreachable
 
 CALL = ToolCall(index=0, id="c-1", name="t", arguments={})
 UNDECLARED = ToolSpec(name="t")
@@ -172,21 +172,6 @@ def test_a_rejected_call_did_not_run_and_needs_other_arguments() -> None:
     assert (result.executed, result.retryable, result.error) == (
         Executed.NO, False, "a: Required",
     )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("started", "sent", "expected"),
-    [
-        (True, True, (Code.TIMEOUT, Executed.UNKNOWN)),
-        (False, True, (Code.QUEUE_UNREACHABLE, Executed.UNKNOWN)),
-        (False, False, (Code.QUEUE_UNREACHABLE, Executed.NO)),
-    ],
-)
-def test_without_word_from_the_server_no_more_is_said_than_is_known(
-    started: bool, sent: bool, expected: tuple[Code, Executed]
-) -> None:
-    outcome = unconfirmed(started=started, sent=sent, is_full=False)
-    assert (outcome.code, outcome.executed) == expected
 
 
 def test_what_never_left_did_not_run() -> None:

@@ -76,6 +76,15 @@ async def test_once_rejected_it_does_not_run_where_its_arguments_are_accepted() 
     assert (known.code, known.executed, known.error) == (unknown.code, Executed.NO, unknown.error)
 
 
+async def test_a_call_that_is_rejected_again_is_one_failure_to_the_loop_guard() -> None:
+    response = {"content": [{"type": "tool_use", **call(), "id": "toolu_1"}], "role": "assistant"}
+    async with Dispatcher.in_memory([write]) as dispatcher:
+        for _ in range(4):
+            again = await dispatcher.dispatch(response, session="s", turn="t", only=[])
+            assert again[0].code is Code.UNKNOWN_TOOL
+        assert (await asked(dispatcher, call(), turn="another")).ok
+
+
 @tool(effects="write")
 async def count(number: int) -> int:
     """Count."""

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response as OpenAIResponse
 
+from toolpool import Dispatcher, tool
 from toolpool.contract import encoding
 from toolpool.contract.outcome import Code
 from toolpool.dispatcher.formats import FORMATS, Response, response_reader
@@ -39,6 +40,31 @@ def read(response: Any, **options: Any) -> Response:
 def recorded(shared_data: Path) -> list[dict[str, Any]]:
     lines = (shared_data / "provider_responses.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
+
+
+def _nested(depth: int) -> list[Any]:
+    nested: list[Any] = []
+    for _ in range(depth):
+        nested = [nested]
+    return nested
+
+
+@pytest.mark.parametrize("depth", [300, 700, 5_000])
+async def test_what_is_nested_without_end_is_answered_and_not_raised(depth: int) -> None:
+    message = {"role": "assistant", "content": _nested(depth)}
+    circular: list[Any] = []
+    circular.append(circular)
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    async with Dispatcher.in_memory([look]) as dispatcher:
+        for response in ("[" * depth + "]" * depth, _nested(depth), message, circular):
+            turn = await dispatcher.dispatch(response)
+            assert not any(result.ok for result in turn)
+        assert await dispatcher.resume([message], session="s") == [message]
 
 
 def test_every_recorded_response_is_known_by_its_shape(shared_data: Path) -> None:

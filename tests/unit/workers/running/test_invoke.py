@@ -190,6 +190,17 @@ def test_a_cancelled_coroutine_is_not_an_outcome_of_its_tool() -> None:
         asyncio.run(cancelled())
 
 
+def test_a_secret_in_the_name_of_an_exception_is_hidden() -> None:
+    @tool
+    def fail() -> None:
+        raise type("hunter2hunter2", (Exception,), {})("boom")
+
+    context = ToolContext(call_id="c", tool="t", secrets={"key": "hunter2hunter2"})
+    outcome = invoke(fail, {}, context, LIMITS).outcome
+    assert "hunter2" not in str(outcome)
+    assert "[secret key]" in str(outcome.details)
+
+
 def test_the_name_of_an_exception_is_cut() -> None:
     @tool
     def fail() -> None:
