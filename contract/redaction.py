@@ -89,6 +89,10 @@ class Redaction:
             return encoded
         return encoding.encode(self._within(encoding.decode(encoded)))
 
+    def data(self, value: Any) -> Any:
+        """JSON data without the values."""
+        return self._within(value) if self._spellings else value
+
     def _is_in(self, text: str) -> bool:
         if self._is_plainly_in(text):
             return True

@@ -433,7 +433,7 @@ class Settings(BaseSettings):
         if isinstance(value, float) and not value <= _LONGEST_SECONDS:
             raise PydanticCustomError(
                 "duration",
-                "it is in seconds, and at most {most} (ten years)",
+                "it is at most {most}, which is ten years for a time in seconds",
                 {"most": _LONGEST_SECONDS},
             )
         return value

@@ -57,12 +57,17 @@ _NOT_APPROVED = failure(Code.DENIED, outcomes.NOBODY_APPROVED, Executed.NO)
 
 
 class _Answer(NamedTuple):
-    """The content of the record, and how it is audited."""
+    """The answer by the record, and how it is audited. It is yes if there is no `refusal`.
 
-    result: ToolResult
+    `may_have_run`: the request was granted elsewhere, or still may be.
+    """
+
+    refusal: str | None
     what: str = ""
     by: str = ""
     reason: str = ""
+    code: Code = Code.DENIED
+    may_have_run: bool = False
 
 
 class ProviderApprovals:
@@ -140,7 +145,7 @@ class ProviderApprovals:
                 return await self._ask(call, options, since, AskApproval(), by)
             outcome = self._recorded(key, found.outcome) if found is not None else None
             if outcome is None or not outcome.ok:
-                return self._no_as_recorded(call, outcome)
+                return self._result(call, self._as_recorded(outcome))
         self._tell("approved", call, options, by, "")
         return _yes(call)
 
@@ -153,7 +158,7 @@ class ProviderApprovals:
             )
             if found is not None and found.outcome:
                 outcome = self._recorded(key, found.outcome)
-        return self._no(call, reason, was_granted=outcome is not None and outcome.ok)
+        return self._no(call, reason, may_have_run=outcome is not None and outcome.ok)
 
     def _key(self, call: ToolCall, options: TurnOptions) -> str | None:
         """The key of a request's record; None if no other dispatcher can know it."""
@@ -170,17 +175,26 @@ class ProviderApprovals:
             return None
         return reply.outcome if isinstance(reply, Settled) and reply.key == key else None
 
-    def _no_as_recorded(self, call: ToolCall, outcome: Outcome | None) -> ToolResult:
+    def _as_recorded(self, outcome: Outcome | None) -> _Answer:
         """The answer to a request that was not granted elsewhere, or that needs a person here."""
         words = self._wording.words
         if outcome is None:
-            return self._no(call, words.policy_failed)
+            return _Answer(words.policy_failed)
         if outcome.ok:
-            return self._no(call, words.reasons["not_approved"], was_granted=True)
+            return _Answer(words.reasons["not_approved"], may_have_run=True)
         if outcome.code is Code.CANCELLED:
+            return _Answer("", code=Code.CANCELLED)
+        known = words.reasons if outcome.error in texts.DENIALS else {}
+        return _Answer(known.get(outcome.error, outcome.error or words.not_allowed))
+
+    def _result(self, call: ToolCall, answer: _Answer) -> ToolResult:
+        words = self._wording.words
+        if answer.refusal is None:
+            return _yes(call)
+        if answer.code is Code.CANCELLED:
             text = words.cancelled.format(name=call.name, whether=words.not_run)
             return rejected(call, Code.CANCELLED, text, self._wording)
-        return self._no(call, words.reasons.get(outcome.error, outcome.error or words.not_allowed))
+        return self._no(call, answer.refusal, may_have_run=answer.may_have_run)
 
     async def _refusal_now(self, call: ToolCall, options: TurnOptions) -> str | None:
         """As `_refusal`, by the newest kill switches: no worker will check them."""
@@ -218,15 +232,16 @@ class ProviderApprovals:
                 await asyncio.sleep(min(_EVERY_SECONDS, max(0.0, until - time.monotonic())))
                 found = await ledger.read(request.id, now=now())
             answer = await self._answer(call, options, found)
-            if not await self._use_up(request, found, answer.result):
+            if not await self._use_up(request, found, answer):
                 found = await ledger.read(request.id, now=now())
                 answer = await self._answer(call, options, found)
-                is_used_up = await self._use_up(request, found, answer.result)
-                if answer.result.ok and not is_used_up:
-                    return self._no(call, self._wording.words.policy_failed)
+                if not await self._use_up(request, found, answer):
+                    if answer.refusal is None:
+                        return self._no(call, self._wording.words.policy_failed)
+                    answer = answer._replace(what="", may_have_run=True)  # others still wait for it
             if answer.what:
                 self._tell(answer.what, call, options, answer.by, answer.reason)
-            return answer.result
+            return self._result(call, answer)
         except asyncio.CancelledError:
             await asyncio.shield(end())
             raise
@@ -237,12 +252,12 @@ class ProviderApprovals:
             self._waiting.pop(asker, None)
 
     async def _use_up(
-        self, request: ApprovalRequest, found: ApprovalRecord, answer: ToolResult
+        self, request: ApprovalRequest, found: ApprovalRecord, answer: _Answer
     ) -> bool:
         """End the record with the answer; return False if the record has changed."""
         if found.state not in ("waiting", "approved"):
             return True
-        if answer.ok:
+        if answer.refusal is None:
             return await self._end(request, CloseReason.USED, _USED)
         end = CloseReason.UNAPPROVED if found.state == "waiting" else CloseReason.CANCEL
         return await self._end(request, end, _NOT_APPROVED)
@@ -280,14 +295,16 @@ class ProviderApprovals:
         return answers[0]
 
     async def _answer(self, call: ToolCall, options: TurnOptions, found: ApprovalRecord) -> _Answer:
-        """The content of the record, if it is signed with our key for this call."""
+        """The answer by the record, if it is signed with our key for this call."""
         words = self._wording.words
         if found.state == "waiting":
-            return _Answer(self._no(call, words.reasons[outcomes.NOBODY_APPROVED]), "expired")
+            return _Answer(words.reasons[outcomes.NOBODY_APPROVED], "expired")
         key, tenant, prefix = found.key, self._settings.tenant, self._settings.key_prefix
+        recorded = self._recorded(key, found.outcome) if found.state == "settled" else None
         if found.shown in _UNDECIDED or (found.state == "settled" and not found.request):
-            told = self._no_as_recorded(call, self._recorded(key, found.outcome))
-            return _Answer(told, "expired" if found.shown is ApprovalState.EXPIRED else "")
+            what = "expired" if found.shown is ApprovalState.EXPIRED else ""
+            return self._as_recorded(recorded)._replace(what=what)
+        was_used = recorded is not None and recorded.ok
         try:
             request = read_request(
                 self._envelope, found.request, key=key, tenant=tenant, prefix=prefix
@@ -301,18 +318,18 @@ class ProviderApprovals:
                 raise MessageRejected("foreign", "it is for something else")
         except MessageRejected as error:
             log.error("message_rejected reason=%s approval=%s: %s", error.reason, key, error)
-            return _Answer(self._no(call, words.policy_failed))
-        if decision.approved and decision.ends_at <= self._transport.server_time():
-            return _Answer(self._no(call, words.reasons[outcomes.NOBODY_APPROVED]))
+            return _Answer(words.policy_failed, may_have_run=was_used)
+        is_late = decision.ends_at <= self._transport.server_time()
+        if decision.approved and is_late and not was_used:
+            return _Answer(words.reasons[outcomes.NOBODY_APPROVED])
         by, reason = decision.by, decision.reason
         if not decision.approved:
-            why = texts.denied_by(by, reason, self._wording)
-            return _Answer(self._no(call, why), "denied", by, reason)
-        if (denied := await self._denied_by_now(call, options, by)) is not None:
-            return denied
-        refusal = await self._refusal_now(call, options)
-        answer = _yes(call) if refusal is None else self._no(call, refusal)
-        return _Answer(answer, "approved", by, reason)
+            return _Answer(texts.denied_by(by, reason, self._wording), "denied", by, reason)
+        denied = await self._denied_by_now(call, options, by)
+        if denied is None:
+            refusal = await self._refusal_now(call, options)
+            denied = _Answer(refusal, "" if was_used else "approved", by, reason)
+        return denied._replace(may_have_run=was_used)
 
     async def _denied_by_now(
         self, call: ToolCall, options: TurnOptions, approver: str
@@ -321,10 +338,9 @@ class ProviderApprovals:
         words = self._wording.words
         verdict, by = await self._policy.judge_foreign(call, options)
         if isinstance(verdict, Deny):
-            told = self._no(call, verdict.reason or words.not_allowed)
-            return _Answer(told, "denied", by, verdict.reason)
+            return _Answer(verdict.reason or words.not_allowed, "denied", by, verdict.reason)
         if isinstance(verdict, AskApproval) and not may_decide(approver, verdict.approvers):
-            return _Answer(self._no(call, words.no_approver), "denied", by)
+            return _Answer(words.no_approver, "denied", by)
         return None
 
     def _asking(self, request: ApprovalRequest) -> WaitStep:
@@ -368,10 +384,10 @@ class ProviderApprovals:
             is_foreign=True,
         )
 
-    def _no(self, call: ToolCall, reason: str, *, was_granted: bool = False) -> ToolResult:
-        """The answer no; the provider may have run a request that `was_granted` elsewhere."""
+    def _no(self, call: ToolCall, reason: str, *, may_have_run: bool = False) -> ToolResult:
+        """The answer no. `may_have_run`: the request was granted elsewhere, or still may be."""
         words, error = self._wording.words, reason.rstrip(" .。")
-        if not was_granted:
+        if not may_have_run:
             text = words.denied.format(name=call.name, error=error)
             return rejected(call, Code.DENIED, text, self._wording)
         text = words.no_result.format(name=call.name, error=error, whether=words.may_have_run)

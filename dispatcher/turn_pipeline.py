@@ -300,11 +300,10 @@ class TurnPipeline:
             for call in found.calls
             if call.index in rejected
             and not rejected[call.index].ok
-            and (not options.again or self._acceptance.has(rejected[call.index].name))
             and (call.flaw is None or rejected[call.index].code is Code.UNKNOWN_TOOL)
         ]
-        known: Sequence[Rejected] = [Rejected(Executed.UNKNOWN) for _ in calls]
-        if calls and not options.again:  # else a missing record proves nothing
+        known: Sequence[Rejected] = ()
+        if calls:
             known = await self._turns.reject([(c, rejected[c.index]) for c in calls], options)
         for call, (executed, _) in zip(calls, known, strict=True):
             result = rejected[call.index]
@@ -312,6 +311,7 @@ class TurnPipeline:
                 self._acceptance.shares(call.name)  # its equal calls have no records of their own
                 or (executed is None and self._acceptance.has(result.name))
             )
-            if executed is Executed.UNKNOWN or is_offered_elsewhere:
+            is_unknown = executed is Executed.UNKNOWN or (executed is None and options.again)
+            if is_unknown or is_offered_elsewhere:
                 rejected[call.index] = msgspec.structs.replace(result, executed=Executed.UNKNOWN)
         return {call.index for call, (_, is_new) in zip(calls, known, strict=True) if not is_new}

@@ -453,6 +453,8 @@ class MemoryServer:
             return MISSING if end is CloseReason.UNSTARTED else self._close_absent(closing, end)
         if record.state == "settled":
             return self._close_settled(record, closing, end)
+        if end is CloseReason.REJECTED:
+            return running(record.worker) if record.state == "claimed" else record.state.encode()
         if record.state in ("waiting", "approved"):
             return self._close_unsent(record, closing, reply, end)
         if end in (CloseReason.REFUSED, CloseReason.UNAPPROVED, CloseReason.USED):
@@ -484,20 +486,19 @@ class MemoryServer:
         return body
 
     def _close_settled(self, record: Record, closing: Closing, end: CloseReason) -> bytes:
-        if end is CloseReason.CANCEL and record.anew_at is not None:
-            self._cancel_refused(record, closing)
-        elif end is CloseReason.REFUSED:
+        if end in (CloseReason.CANCEL, CloseReason.REJECTED) and record.anew_at is not None:
+            self._end_refused(record, closing)
+        elif end in (CloseReason.REFUSED, CloseReason.REJECTED) and record.anew_at is None:
             self._prolong(record, closing)
         return record.outcome
 
     def _prolong(self, record: Record, closing: Closing) -> None:
         """Refuse a call once more: it cannot run before this refusal's time is over."""
         record.gone_at = max(record.gone_at, time.monotonic() + closing.keep)
-        anew_after = closing.anew_after or 0.0
-        if record.anew_at is not None and anew_after >= closing.keep:
-            record.anew_at = max(record.anew_at, self.time() + anew_after)
+        if self.marks.get(closing.key, math.inf) < record.gone_at:  # it ends with the record
+            self.marks[closing.key] = record.gone_at
 
-    def _cancel_refused(self, record: Record, closing: Closing) -> None:
+    def _end_refused(self, record: Record, closing: Closing) -> None:
         """End a temporarily refused call for good."""
         is_sure = record.epoch == self.epoch and not self.is_marked(closing.key)
         record.anew_at = None

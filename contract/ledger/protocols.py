@@ -59,6 +59,7 @@ class CloseReason(StrEnum):
     DEADLINE = "deadline"
     CANCEL = "cancel"  # cancelled: it ends for every dispatcher
     LEAVE = "leave"  # the caller stops waiting: it continues while another dispatcher waits
+    REJECTED = "rejected"  # invalid: others' calls are left alone, and the caller does not wait
     REFUSED = "refused"  # this dispatcher will not send it: others' calls are left alone
     UNAPPROVED = "unapproved"  # not approved in time, or not sent before the approval expired
     USED = "used"  # the approval of a provider-run call was used: it is valid once

@@ -325,7 +325,8 @@ class InFlightCalls(Calls):
 
         From then on no dispatcher can send one, and each answers it by this result.
         """
-        users = dict.fromkeys([None, pending_factory.user_of(turn, self._settings)])
+        user = pending_factory.user_of(turn, self._settings)
+        users = [None] if user is None else [None, user]
         records = [
             (
                 pending_factory.key_of(call, turn, self._settings.tenant, user),
@@ -334,7 +335,7 @@ class InFlightCalls(Calls):
             for call, result in rejected
             for user in users
         ]
-        known = await self._refusals.reject(records, self._transport.epoch or "")
+        known = await self._refusals.reject(records, self._transport.epoch or "", again=turn.again)
         size = len(users)
         return [_of_all(known[at : at + size]) for at in range(0, len(known), size)]
 

@@ -23,6 +23,7 @@ from toolpool.contract.ledger.protocols import (
 )
 from toolpool.contract.outcome import Executed, Outcome
 from toolpool.dispatcher.calls.pending import CLOCK_MARGIN_SECONDS, Pending
+from toolpool.dispatcher.calls.retries import is_final
 from toolpool.dispatcher.calls.services import Calls, Services
 
 log = logs.logger("refusals")
@@ -78,17 +79,23 @@ class Refusals:
             for start in range(0, len(calls), _GROUP):
                 self._calls.in_background(self._write(calls[start : start + _GROUP], end))
 
-    async def reject(self, rejected: Sequence[tuple[str, Outcome]], epoch: str) -> list[Rejected]:
-        """Settle the records of calls that were never accepted. Each is a key and its outcome."""
-        closings = [self._rejection(key, outcome, epoch) for key, outcome in rejected]
-        known: list[Rejected] = []
-        for start in range(0, len(closings), _GROUP):
-            group = closings[start : start + _GROUP]
-            answers = await self._close(group, CloseReason.REFUSED)
-            known += map(self._rejected, group, answers)
-        return known
+    async def reject(
+        self, rejected: Sequence[tuple[str, Outcome]], epoch: str, *, again: bool
+    ) -> list[Rejected]:
+        """Settle the records of calls that were never accepted. Each is a key and its outcome.
 
-    def _rejection(self, key: str, outcome: Outcome, epoch: str) -> Closing:
+        `again`: they may have been dispatched before, so that a missing record proves nothing.
+        """
+        closings = [self._rejection(key, outcome, epoch, again=again) for key, outcome in rejected]
+        answers: list[LedgerAnswer | None] = []
+        for start in range(0, len(closings), _GROUP):
+            answers += await self._close(closings[start : start + _GROUP], CloseReason.REJECTED)
+            if None in answers:  # the server is away: the others would wait as long
+                break
+        answers += [None] * (len(closings) - len(answers))
+        return list(map(self._rejected, closings, answers))
+
+    def _rejection(self, key: str, outcome: Outcome, epoch: str, *, again: bool) -> Closing:
         at = self._transport.server_time()  # no other rejection of the call has the same bytes
         encode = self._envelope.encode_reply
         doubtful = encode(Settled(key=key, outcome=_unsure(outcome), at=at))
@@ -101,8 +108,7 @@ class Refusals:
             claimed=doubtful,
             doubtful=doubtful,
             cancel=b"",
-            unsent=True,
-            anew_after=self._result_ttl,  # a call that waits for a person is left alone
+            unsent=not again,
         )
 
     def _rejected(self, closing: Closing, answer: LedgerAnswer | None) -> Rejected:
@@ -121,6 +127,7 @@ class Refusals:
             isinstance(reply, Settled)
             and reply.key == closing.key
             and reply.outcome.executed is Executed.NO
+            and is_final(reply.outcome)
         )
         return Rejected(Executed.NO if did_not_run else Executed.UNKNOWN)
 

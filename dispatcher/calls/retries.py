@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from toolpool.contract.credentials import missing_secret_in
-from toolpool.contract.outcome import Code, Outcome
+from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.dispatcher.calls.deadlines import Deadlines
 from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.calls.pending_factory import ANSWER_MARGIN_SECONDS
@@ -19,6 +19,12 @@ _NEVER_RETRIED = frozenset(
     {Code.OVERLOADED, Code.CIRCUIT_OPEN, Code.QUEUE_UNREACHABLE, Code.EXPIRED}
 )
 """A retry would only wait again for the same cause."""
+
+
+def is_final(outcome: Outcome) -> bool:
+    """Whether a failure that did not run is never retried by the pool, for any tool."""
+    is_of_call = outcome.code is not None and not is_retryable(outcome.code, Executed.NO, None)
+    return is_of_call or outcome.code in _NEVER_RETRIED
 
 
 def pause_before(

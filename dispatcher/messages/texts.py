@@ -269,7 +269,7 @@ def _raised(outcome: Outcome, words: Locale) -> str:
 
 _SOON = 10.0
 """Ages below this many seconds have a decimal."""
-_DENIALS = (outcomes.NOBODY_APPROVED, outcomes.CHANGED_SINCE, "not_approved")
+DENIALS = (outcomes.NOBODY_APPROVED, outcomes.CHANGED_SINCE, "not_approved")
 """The reasons of denials that nobody has written."""
 
 
@@ -345,7 +345,7 @@ def _denial(outcome: Outcome, words: Locale) -> str:
         return template.format(fields=argument_paths.cut_at(fields, _LONGEST_OF_A_RESULT))
     if outcome.error == NOT_JUDGED:
         return words.not_judged
-    known = words.reasons if outcome.error in _DENIALS else {}  # the rest are a person's own words
+    known = words.reasons if outcome.error in DENIALS else {}  # the rest are a person's own words
     return known.get(outcome.error, outcome.error).rstrip(" .。") or words.not_allowed
 
 

@@ -36,7 +36,9 @@ NAMES = RedisKeys()
 REPLY = NAMES.reply("d-1")
 OTHER_REPLY = NAMES.reply("d-2")
 WORKER = "w-1"
-UNSENT = (CloseReason.REFUSED, CloseReason.UNAPPROVED, CloseReason.USED)
+UNSENT = (
+    CloseReason.REJECTED, CloseReason.REFUSED, CloseReason.UNAPPROVED, CloseReason.USED,
+)  # fmt: skip
 """They leave alone what was sent."""
 
 
@@ -152,6 +154,7 @@ class Server:
         nonce: str = "x",
         unsent: bool = False,
         anew_after: float | None = None,
+        reply: str = "",
     ) -> bytes:
         closing = Closing(
             key,
@@ -165,7 +168,9 @@ class Server:
             unsent=unsent,
             anew_after=anew_after,
         )
-        answers = await self.ledger.close([closing], reply=REPLY, end=end, give_up_at=soon())
+        answers = await self.ledger.close(
+            [closing], reply=reply or REPLY, end=end, give_up_at=soon()
+        )
         return answers[0]
 
 
@@ -327,11 +332,20 @@ async def test_what_is_refused_once_more_for_as_long_as_its_record_is_kept_is_no
 ) -> None:
     """Each that was told no, the last one too, stays right."""
     epoch, _ = await ledger.open(key="another")
-    for anew_after in (5.0, 300.0):
-        options = {"end": CloseReason.REFUSED, "unsent": True, "anew_after": anew_after}
-        assert await ledger.close(epoch, **options) == b"no"
+    refused = {"end": CloseReason.REFUSED, "unsent": True, "anew_after": 5.0}
+    assert await ledger.close(epoch, **refused) == b"no"
+    assert await ledger.close(epoch, end=CloseReason.REJECTED, unsent=True) == b"no"
     assert await ledger.open(nonce="later", asked_ago=-6.0) == (epoch, [b"no"])
-    assert await ledger.open(nonce="much later", asked_ago=-301.0) == (epoch, [NEW])
+
+
+async def test_a_rejection_leaves_the_calls_of_others_alone(ledger: Server) -> None:
+    """The caller does not wait for them: whoever does may end them."""
+    epoch, _ = await ledger.open()
+    for state in (ATTACHED, running(WORKER)):
+        answer = await ledger.close(epoch, end=CloseReason.REJECTED, unsent=True, reply="another")
+        assert answer == state
+        await ledger.claim()
+    assert await ledger.close(epoch, end=CloseReason.LEAVE) == b"was running"
 
 
 async def test_a_no_is_not_said_of_what_another_has_sent(ledger: Server) -> None:

@@ -282,20 +282,17 @@ class Model:
         if record is None:
             is_sure = unsent and epoch == self.epoch and key not in self.marks
             record = self.records[key] = Record(self.epoch, "", False, False, [])
-            record.never_sent = is_sure and end is CloseReason.REFUSED
-            record.anew = record.never_sent and anew
+            refusals = (CloseReason.REFUSED, CloseReason.REJECTED)
+            record.never_sent = is_sure and end in refusals
+            record.anew = is_sure and end is CloseReason.REFUSED and anew
             self._end(record, nonce, bodies["no" if is_sure else "unknown"])
             if not record.anew:
                 self.marks.setdefault(key, True)
             return bodies["no" if is_sure else "unknown"]
         if record.outcome is not None:
-            if end is CloseReason.CANCEL and record.anew:
-                is_sure = record.epoch == self.epoch and key not in self.marks
-                record.anew, record.approval = False, "cancelled" if record.approval else ""
-                body = bodies["no" if is_sure else "unknown"]
-                self._end(record, nonce, body, is_told=False)
-                self.marks.setdefault(key, True)
-            return record.outcome
+            return self._close_settled(key, record, nonce, end, bodies)
+        if end is CloseReason.REJECTED:
+            return _running(record) if record.claimed else record.state.encode()
         if record.unsent:
             return self._close_unsent(key, record, nonce, reply, end, bodies, anew)
         if end in (CloseReason.REFUSED, CloseReason.UNAPPROVED, CloseReason.USED):
@@ -319,6 +316,18 @@ class Model:
         self._end(record, nonce, body, but=reply)
         self.marks.setdefault(key, True)
         return body
+
+    def _close_settled(
+        self, key: str, record: Record, nonce: str, end: CloseReason, bodies: dict[str, bytes]
+    ) -> bytes:
+        assert record.outcome is not None
+        if end in (CloseReason.CANCEL, CloseReason.REJECTED) and record.anew:
+            is_sure = record.epoch == self.epoch and key not in self.marks
+            record.anew, record.approval = False, "cancelled" if record.approval else ""
+            body = bodies["no" if is_sure else "unknown"]
+            self._end(record, nonce, body, is_told=False)
+            self.marks.setdefault(key, True)
+        return record.outcome
 
     def hand_over(self, key: str) -> None:
         """Note that the call has a handle."""

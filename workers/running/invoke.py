@@ -230,7 +230,7 @@ def _details(error: BaseException, redaction: Redaction) -> dict[str, Any]:
     return {
         "exception": safe_text.name_of(error, redaction.text),
         "stack": safe_text.stack_of(error, redaction.text),
-        "faults": faults_of(error),
+        "faults": redaction.data(faults_of(error)),
     }
 
 

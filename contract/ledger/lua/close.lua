@@ -1,5 +1,6 @@
 -- A dispatcher ends calls: at their deadline (expire), because they were cancelled (cancel), because it stops
--- waiting (leave), because it will not send them (refused), because a sent call may no longer be started
+-- waiting (leave), because it will not send them (refused), because they are invalid (rejected: the calls of others
+-- are left alone, and the caller does not wait for them), because a sent call may no longer be started
 -- (denied), because they were not approved in time (unapproved), or because an approval was used without
 -- sending the call (used). `executed: no` is stored here before it is reported.
 -- KEYS: epoch, record...
@@ -49,12 +50,13 @@ local function settle_absent(key, nonce, opened_in, keep_ms, no, doubtful, unsen
   return body
 end
 
--- A call that is refused once more cannot run before this refusal's time is over. `anew` is when it may be asked
--- again: one that is refused for as long as its record is kept may not before that.
-local function prolong(key, anew, keep_ms, anew_ms)
-  if redis.call('PTTL', key) < tonumber(keep_ms) then redis.call('PEXPIRE', key, keep_ms) end
-  if anew and (tonumber(anew_ms) or 0) >= tonumber(keep_ms) then
-    redis.call('HSET', key, 'anew', string.format('%.0f', math.max(tonumber(anew), now + anew_ms)))
+-- A call that is refused or rejected once more cannot run before this refusal's time is over.
+local function prolong(key, keep_ms)
+  if redis.call('PTTL', key) >= tonumber(keep_ms) then return end
+  redis.call('PEXPIRE', key, keep_ms)
+  if tonumber(redis.pcall('GET', mark_of(marks, key)) or '') then  -- its mark ends with its record
+    redis.call('DEL', mark_of(marks, key))
+    mark_ended(marks, key)
   end
 end
 
@@ -86,7 +88,7 @@ for i = 2, #KEYS do
   elseif not r[1] then
     answers[i - 1] = settle_absent(KEYS[i], ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3],
       ARGV[at + 5], ARGV[at + 7], ARGV[at + 8])
-  elseif r[1] == 'settled' and which == 'cancel' and r[10] then  -- refused temporarily
+  elseif r[1] == 'settled' and (which == 'cancel' or which == 'rejected') and r[10] then  -- refused temporarily
     local is_sure = r[4] == epoch and not is_marked(marks, KEYS[i])
     local body = is_sure and ARGV[at + 3] or ARGV[at + 5]
     redis.call('HDEL', KEYS[i], 'anew')
@@ -95,8 +97,10 @@ for i = 2, #KEYS do
     mark_ended(marks, KEYS[i])
     answers[i - 1] = body
   elseif r[1] == 'settled' then
-    if which == 'refused' then prolong(KEYS[i], r[10], ARGV[at + 2], ARGV[at + 8]) end
+    if (which == 'refused' or which == 'rejected') and not r[10] then prolong(KEYS[i], ARGV[at + 2]) end
     answers[i - 1] = r[2]
+  elseif which == 'rejected' then
+    answers[i - 1] = r[1] == 'claimed' and 'running ' .. r[3] or r[1]
   elseif r[1] == 'waiting' or r[1] == 'approved' then
     local approval = approval_after(KEYS[i], r[1], r[6], ARGV[at + 8] ~= '', r[12])
     if approval then

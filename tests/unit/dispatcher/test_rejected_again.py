@@ -76,6 +76,17 @@ async def test_once_rejected_it_does_not_run_where_its_arguments_are_accepted() 
     assert (known.code, known.executed, known.error) == (unknown.code, Executed.NO, unknown.error)
 
 
+@pytest.mark.parametrize("user", ["ann", {"id": 1}, [1, 2], None])
+async def test_whoever_the_user_is_a_rejection_is_answered(user: Any) -> None:
+    async with Dispatcher.in_memory([write]) as dispatcher:
+        for context in ({"user": user}, {}):
+            turn = await dispatcher.dispatch(
+                {"id": "c", "name": "write", "input": {"text": 1}},
+                session="s", turn="t", context=context,
+            )  # fmt: skip
+            assert (turn[0].code, turn[0].executed) == (Code.INVALID_ARGUMENTS, Executed.NO)
+
+
 async def test_a_call_that_is_rejected_again_is_one_failure_to_the_loop_guard() -> None:
     response = {"content": [{"type": "tool_use", **call(), "id": "toolu_1"}], "role": "assistant"}
     async with Dispatcher.in_memory([write]) as dispatcher:
