@@ -316,7 +316,9 @@ class ApprovalWaits:
             self._in_flight.unapproved(pending)
             return
         if not is_sent and not self._offers(request.message.tool):
-            return  # it was asked for by its handle: a dispatcher that offers its tool sends it
+            # it was asked for by its handle: a dispatcher that offers its tool sends it
+            self._in_flight.in_background(self._decline(pending.root))
+            return
         if found is not None and not is_sent and self._may_be_sent_already(found):
             return  # checked again when that is known
         if is_sent or not self._policy.asks_somebody:
@@ -425,8 +427,18 @@ class ApprovalWaits:
             self._take(pending, found, None)
             return
         request = self._request(found)
-        if request is not None and not request.is_foreign and self._offers(request.message.tool):
+        if request is None or request.is_foreign:
+            return
+        if self._offers(request.message.tool):
             self._resumed(request, found)
+        else:
+            await self._decline(key)
+
+    async def _decline(self, key: str) -> None:
+        try:
+            await self._ledger.decline(key, now=self._transport.server_time())
+        except ServerError as error:
+            log.warning("approved_call_not_declined: %s", error)
 
     async def _confirm(self, epoch: str) -> None:
         """Note that the calls waiting here are unsent; the server may have lost some records."""

@@ -1,6 +1,7 @@
 """From the calls of one response to their results: judged, deduplicated, run, counted."""
 
 import asyncio
+import time
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -185,6 +186,7 @@ class TurnPipeline:
                     decides = decides or verdict[1].spec.approval is True
             if undecided:
                 await self._decide_foreign(undecided, turn, found.format, since, rejected)
+                since = time.monotonic()  # the others did not wait to be sent
             repeated: Collection[int] = ()
             if rejected:
                 repeated = await self._record_rejections(found, options, rejected)

@@ -103,6 +103,10 @@ class ApprovalLedger(Protocol):
         """The approved calls to send from this dispatcher, also those of a dead dispatcher."""
         ...
 
+    async def decline(self, key: str, *, now: float) -> None:
+        """Leave an approved call to other dispatchers, as this one does not send it."""
+        ...
+
     async def waiting(self, most: int, *, now: float) -> list[ApprovalRecord]:
         """The calls that wait for approval, earliest expiry first."""
         ...
@@ -180,6 +184,10 @@ class RedisApprovals:
         pause = _ms(LOOK_AGAIN_SECONDS)
         answers = await self._run("", "approved", now, self._reply, pause, self._names.call_prefix)
         return [bytes(answer).decode(errors="replace") for answer in answers]
+
+    async def decline(self, key: str, *, now: float) -> None:
+        """Leave an approved call to other dispatchers."""
+        await self._run(key, "decline", now, self._reply, key)
 
     async def waiting(self, most: int, *, now: float) -> list[ApprovalRecord]:
         """The calls that wait for approval, earliest expiry first."""
@@ -305,6 +313,12 @@ class MemoryApprovals:
                 record.asker = self._reply
                 found.append(key)
         return found
+
+    async def decline(self, key: str, *, now: float) -> None:
+        """Leave an approved call to other dispatchers."""
+        record = self._server.record(key)
+        if record is not None and record.state == "approved" and record.asker == self._reply:
+            record.asker, record.look_at = "", 0.0
 
     async def waiting(self, most: int, *, now: float) -> list[ApprovalRecord]:
         """The calls that wait for approval, earliest expiry first."""

@@ -303,6 +303,22 @@ async def test_one_that_others_wait_for_is_left_to_them(server: Server) -> None:
     assert await server.close(CloseReason.LEAVE) == b"no"
 
 
+async def test_what_one_declines_is_sent_by_another(server: Server) -> None:
+    """The asker is gone, and the first that looks does not offer the tool."""
+    one, two, three = (server.make(name) for name in ("one", "two", "three"))
+    await server.live("two", True)
+    await server.live("three", True)
+    await server.ask()
+    await server.decide()
+    await server.live("one", False)
+    now = time.time()
+    assert await two.approved(now=now) == ["a"]
+    await one.decline("a", now=now)  # not its own
+    assert await three.approved(now=now) == []
+    await two.decline("a", now=now)
+    assert await three.approved(now=now) == ["a"]
+
+
 async def test_the_asking_dispatcher_sends_and_another_takes_over_when_it_is_gone(
     server: Server,
 ) -> None:

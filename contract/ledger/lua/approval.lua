@@ -13,6 +13,7 @@
 --            if it cannot have run, outcome if it may have run ('' = it is approved), key, prefix of marks
 --            -> 'done', or its current state
 --   approved reply stream, ms until the next check, prefix of records -> keys of calls to continue
+--   decline  reply stream, key: the caller does not send the call, so another dispatcher may
 --   list     prefix of records, how many -> key and record of each
 --   tell     -> 'first' for the first caller, who notifies of the end
 -- A record is returned as: state, approval, request, decision, epoch, outcome.
@@ -110,6 +111,13 @@ elseif what == 'approved' then
     end
   end
   return answers
+elseif what == 'decline' then
+  local r = redis.pcall('HMGET', key, 'state', 'asker')
+  if not r.err and r[1] == 'approved' and r[2] == ARGV[4] then
+    redis.call('HDEL', key, 'asker')
+    call('ZADD', approved, 0, ARGV[5])
+  end
+  return {}
 elseif what == 'list' then
   local prefix, most = ARGV[4], tonumber(ARGV[5])
   local answers = {}

@@ -176,6 +176,21 @@ async def test_a_hook_that_takes_its_time_is_asked_once_for_an_approval() -> Non
     assert len(RAN) == 1
 
 
+async def test_an_approved_call_is_not_kept_from_others_by_a_dispatcher_that_lacks_its_tool() -> (
+    None
+):
+    """The first to look after the asker has gone may be one with an allow-list."""
+    async with Dispatcher.in_memory([pay], settings=QUICK, only=["task_list"]) as limited:
+        async with second(limited, background_wait=0.05, queue_timeout=5.0) as asker:
+            assert (await asked(asker)).handle is not None
+        await approved(limited)
+        await limited._parts.approval_waits._follow_once()
+        assert RAN == []
+        async with second(limited, queue_timeout=5.0):
+            await eventually(lambda: RAN, "the other dispatcher sends it")
+    assert RAN == [{"amount": 5, "mode": "plain"}]
+
+
 async def test_a_dispatcher_takes_over_no_call_outside_its_allow_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
