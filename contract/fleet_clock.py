@@ -23,7 +23,7 @@ _TOLERANCE_SECONDS = 1.0
 _CORRECTED_FROM_SECONDS = 2.0
 _TRIES = 3
 _BETWEEN_SECONDS = 0.25
-"""How long after the jump another process must have agreed at least: readings are not exact."""
+"""Another process must have confirmed the time at least so long after the jump."""
 _AGREED_WITHIN_SECONDS = 4.0
 _PATIENCE_SECONDS = 3.0
 """Longer than the interval at which the processes of a fleet read the server's clock."""

@@ -41,9 +41,9 @@ _BACKSLASH = (
 _LINE_END = r"(?<=[\w+/-])\r?\n(?=[\w+/-])"
 _NOT_OF_URLS = f"{_BACKSLASH}|{_LINE_END}"
 _ESCAPES = re.compile(f"{_bytes_after('%')}|{_NOT_OF_URLS}"), re.compile(_NOT_OF_URLS)
-"""All escapes, and those without URLs': in JSON a plain % may stand before two digits.
+"""All escapes, and all but URLs', since in JSON a literal % may be followed by two digits.
 
-Base64 may be broken into lines, so a line's end is an escape for nothing.
+A line's end inside base64 decodes to nothing.
 """
 _LETTERS = {
     "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "/": "/", '"': '"', "'": "'"

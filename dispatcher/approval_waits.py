@@ -141,10 +141,10 @@ class ApprovalWaits:
     async def adopt(
         self, found: BackgroundCall, *, is_wanted: bool = True
     ) -> BackgroundCall | Pending:
-        """The call of a handle that needs approval, if it was not sent.
+        """Take over the call of a handle, if it waits for approval or is approved and unsent.
 
-        A call that is not wanted is only to be cancelled, and is not sent. For any other call, what
-        its handle stands for, with the decision. Raises what the ledger raises.
+        For any other call, returns `found` with its signed approval, if any. One that is not wanted
+        is opened only to be cancelled, and is never sent. Raises what the ledger raises.
         """
         record = await self._read(found.message.key)
         request = self._request(record)

@@ -201,7 +201,10 @@ class Resume:
             return list(messages)  # no calls
         history = FORMATS[name].HISTORY
         if history is None:
-            raise ValueError(f"a history of {name} is kept by the provider, or there is none")
+            raise ValueError(
+                f"resume does not read histories of {name}: its provider keeps them, or has none; "
+                "dispatch the last response again instead"
+            )
         parts = self._read(history, plain, name)
         if not any(part.is_open or part.is_astray for part in parts):
             return list(messages)

@@ -266,7 +266,7 @@ def _plain(typed: Any) -> Any:
     if isinstance(typed, (dict, BaseModel, *_LISTS)) or dataclasses.is_dataclass(typed):
         return ...  # equal to nothing
     if isinstance(typed, Iterator) or hasattr(kind, "__pydantic_serializer__"):
-        raise PydanticSerializationError("it is serialized by code of its own, or only once")
+        raise PydanticSerializationError("it has its own serializer, or can be read only once")
     return to_jsonable_python(typed)
 
 

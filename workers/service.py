@@ -37,7 +37,7 @@ from toolpool.workers.running import forks
 from toolpool.workers.running.call_runner import CallRunner
 from toolpool.workers.running.cancels import follow_cancels
 from toolpool.workers.running.children import started_children
-from toolpool.workers.running.claimed_calls import ClaimedCalls
+from toolpool.workers.running.claimed_call import ClaimedCall
 from toolpool.workers.running.executor import Executor
 from toolpool.workers.running.invoke import Limits
 from toolpool.workers.running.leak_check import Leftovers
@@ -184,7 +184,7 @@ class WorkerService:
         if self._link is not None:
             self._link.follow(self._told)
 
-    def _end_blocking(self, running: ClaimedCalls) -> None:
+    def _end_blocking(self, running: ClaimedCall) -> None:
         """Answer the call that blocks the event loop; on the watchdog's thread, as the worker ends.
 
         If the server does not accept the answer, the call is recovered like the others.

@@ -35,7 +35,7 @@ _ITEMS_EXPLAINED = 32
 _STEPS_TO_DECIDE = 2_000_000
 """Limits unions that double at each level of the arguments. A step costs some 20 nanoseconds."""
 _STEPS_TO_EXPLAIN = 5_000
-"""Limits the same where they do not fit. Every mismatch creates an error, some microseconds."""
+"""The same for arguments that are invalid: each mismatch creates an error, some microseconds."""
 _BRANCH_ERRORS = 5_000
 """Limits many branches for every item: all errors of a union are created before one is read."""
 _CARRIED_AT_MOST = 300_000

@@ -109,7 +109,7 @@ class Breaker:
         }
 
     def note(self, tool: str, outcome: Outcome, *, call: str = "", is_news: bool = True) -> None:
-        """Learn from the outcome of a call; one that is no news only ends its trial."""
+        """Count the outcome of a call. If it is not `is_news`, only end the trial that it was."""
         circuit = self.circuits.get(tool)
         if circuit is None and outcome.ok:
             return
@@ -136,7 +136,7 @@ class Breaker:
             self._open(tool, circuit)
 
     def release(self, tool: str, *, call: str = "") -> None:
-        """Ignore a call that says nothing about its tool. If it was the trial, the next one is."""
+        """Ignore a call that says nothing about its tool. The next call becomes the trial."""
         circuit = self.circuits.get(tool)
         if circuit is not None and circuit.trial == call:
             circuit.trial = None
@@ -197,7 +197,7 @@ class Breaker:
         self._changes.add(tool)
 
     def trials_wanted(self) -> set[str]:
-        """The tools that a call waits here to try; gives up the right to try others."""
+        """The tools for which this dispatcher would send a trial call."""
         now = time.monotonic()
         return {
             tool

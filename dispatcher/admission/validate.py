@@ -43,8 +43,8 @@ def validate(
 
     `allowed` are the tool names offered to this caller; None for all. `aliases` map the names that
     a provider of this `format` was offered to the tools' own. Without `repairs` no arguments are
-    repaired, even if the tools allow it. `seen` is what the loop guard knows of a call that it
-    refuses: the answer says what is wrong with it, if that alone keeps it from running.
+    repaired, even if the tools allow it. `seen` is the failure history of a call that the
+    loop guard refuses. If the call is invalid as well, the answer names its errors.
     """
     if call.flaw is not None and call.flaw.code is not Code.UNPARSEABLE:
         return _unusable(call, call.flaw.code, texts.flawed(call.flaw, wording), wording, seen)

@@ -136,7 +136,7 @@ class Deadlines:
             elif pending.is_unsent and not pending.may_be_known:
                 self._calls.resolve(pending, not_queued(Code.CANCELLED))
             elif pending.is_unsent and pending.retries and not pending.is_cancelled:
-                # Between two tries nobody's record says who waits: others try again by themselves.
+                # Between two retries it has no record; other dispatchers run their own retries.
                 self._calls.resolve(pending, _unknown(Code.CANCELLED))
             else:
                 self.close_abandoned([pending])

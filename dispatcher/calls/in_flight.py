@@ -45,7 +45,7 @@ from toolpool.dispatcher.outcomes import not_queued
 from toolpool.dispatcher.turn_options import TurnOptions
 
 _RECORDS_SECONDS = 1.0
-"""How long a resumed turn waits for the dispatcher that may just send its next calls."""
+"""How long a resumed turn waits for another dispatcher that may be sending its next calls."""
 _RECORD_LOOKS = 20
 
 
@@ -288,9 +288,10 @@ class InFlightCalls(Calls):
             self._pump.submit(pending)
 
     def open_unsent(self, call: ToolCall, spec: ToolSpec, turn: TurnOptions) -> Pending:
-        """The open call, without sending it: it is to be cancelled.
+        """Open a call only to cancel it; nothing is sent.
 
-        The record is kept until no other dispatcher has the call in a turn. A call of a shared run
+        Its record is kept for `dedup_ttl`, so that a dispatcher that holds the call in a waiting
+        turn finds it cancelled. A call of a shared run
         has no record of its own, and one of a resumed turn may have another.
         """
         pending, is_new = self._accept(call, spec, turn, time.monotonic())
@@ -340,7 +341,7 @@ class InFlightCalls(Calls):
         return [_of_all(known[at : at + size]) for at in range(0, len(known), size)]
 
     async def wait_for_records(self, calls: Sequence[ToolCall], turn: TurnOptions) -> None:
-        """Wait a moment for the dispatcher that may just send these calls of a resumed turn.
+        """Wait briefly in case another dispatcher is sending these calls of a resumed turn.
 
         Without this wait, a call that has no record yet would be treated as lost.
         """

@@ -9,9 +9,7 @@ from toolpool.contract.errors import ServerError
 from toolpool.dispatcher.calls.pending import Pending
 
 LEASES_TO_WAIT = 2
-"""How long to wait for the end of a lost write: by then its worker has stopped it."""
-
-
+"""The leases after which a lost worker has stopped its writes."""
 _LOOK_SECONDS = 1.0
 
 

@@ -17,7 +17,7 @@ from toolpool.dispatcher.transports.base import Transport
 _LIVE_SECONDS = 10.0
 """How long a version counts as running after its last worker was seen, as that worker may return.
 
-Not if the worker announced that it leaves for good, as in a release.
+A worker that announced its end, as in a release, is not waited for.
 """
 
 

@@ -126,7 +126,7 @@ class Pending(msgspec.Struct, eq=False):
     """The id of the approval that it waits for, or waited for."""
     awaits_approval: bool = False
     answer_by: float = math.inf
-    """Its deadline since its approval, however often it passes the rate gate."""
+    """The deadline that its approval set, even if it passes the rate gate again."""
     is_held: bool = False
     """Whether it counts among its session's waiting calls without being on a queue."""
     on_answered: "Callable[[Pending], None] | None" = None

@@ -38,7 +38,7 @@ _LONGEST_PAUSE_SECONDS = 1.0
 """The longest pause between requests: a call that ends unstarted frees a place early."""
 _LAST_WORD_SECONDS = 1.0
 _LOOK_SECONDS = 0.5
-"""How often a group is searched for calls that wait in vain: it may hold thousands."""
+"""The interval between searches of a group for calls that cannot start in time."""
 _AGAIN_SECONDS = 1.0
 """When to ask again for a tool at its concurrency limit: the end of a call is not predictable."""
 _TOO_LATE_SECONDS = 0.1

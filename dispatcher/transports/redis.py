@@ -49,7 +49,7 @@ _READ_AT_FIRST = 32
 """The size of the first reads.
 
 A reply is two lists, and every 700 new ones start a garbage collection over all calls begun since
-the last. Reads this small do not.
+the last. Smaller reads avoid that.
 """
 _READ_AT_MOST = 1000
 _BUSY_SECONDS = 0.0002

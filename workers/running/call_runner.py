@@ -32,7 +32,7 @@ from toolpool.workers.context import ProgressGate, ReportProgress, ToolContext
 from toolpool.workers.credentials.lookup import Credentials
 from toolpool.workers.running import forks, frames
 from toolpool.workers.running.children import ChildPool
-from toolpool.workers.running.claimed_calls import ClaimedCalls
+from toolpool.workers.running.claimed_call import ClaimedCall
 from toolpool.workers.running.heartbeat import RunTimeout
 from toolpool.workers.running.invoke import Limits, invoke, invoke_coroutine
 from toolpool.workers.running.output import Completion
@@ -192,7 +192,7 @@ class CallRunner:
         )
         return self._signed_off(outcome, call, call.timeout)
 
-    def blocked(self, running: ClaimedCalls) -> Outcome:
+    def blocked(self, running: ClaimedCall) -> Outcome:
         """The outcome of a run that blocked the event loop until its worker was killed."""
         outcome = failure(Code.TIMEOUT, BLOCKED_LOOP, Executed.UNKNOWN)
         return self._signed_off(outcome, running.call, running.seconds)

@@ -24,7 +24,7 @@ from toolpool.contract.rate_limits import RateLimits
 from toolpool.contract.rates import Limit
 from toolpool.contract.spec import RunIn
 from toolpool.workers.running.call_runner import CallRunner, Run
-from toolpool.workers.running.claimed_calls import ClaimedCalls, Delivery
+from toolpool.workers.running.claimed_call import ClaimedCall, Delivery
 from toolpool.workers.running.limit_notices import LimitNotices
 from toolpool.workers.running.message_reader import MessageReader
 from toolpool.workers.running.output import Completion
@@ -87,7 +87,7 @@ class Executor:
         self._fresh_seconds = lease_ttl * _FRESH
         self._zombie_seconds = lease_ttl * _ZOMBIE
         self._waiting: dict[RunIn, deque[_Waiting]] = {run_in: deque() for run_in in slots.counts}
-        self._running: dict[str, ClaimedCalls] = {}
+        self._running: dict[str, ClaimedCall] = {}
         self._ending: set[asyncio.Task[None]] = set()
         """Ended runs that are freeing their places before they are settled."""
         self._cancels = EarlyCancels()
@@ -145,7 +145,7 @@ class Executor:
         elif not running.has_ended:
             self._request_stop(running)
 
-    def _request_stop(self, running: ClaimedCalls) -> None:
+    def _request_stop(self, running: ClaimedCall) -> None:
         self._slots.mark_stopping(running)
         if running.task is not None and running.is_under_way:  # else it would not start
             running.task.cancel()
@@ -229,11 +229,11 @@ class Executor:
             log.error("lease_lost calls=%d: stopping exclusive calls", len(exclusive))
             self._give_up("its worker lost its lease", exclusive)
 
-    def _is_exclusive(self, running: ClaimedCalls) -> bool:
+    def _is_exclusive(self, running: ClaimedCall) -> bool:
         tool = self._catalog.tools.get(running.call.tool)
         return tool is not None and tool.spec.is_exclusive
 
-    def _give_up(self, reason: str, calls: Iterable[ClaimedCalls]) -> None:
+    def _give_up(self, reason: str, calls: Iterable[ClaimedCall]) -> None:
         for running in calls:
             if running.answered or running.given_up:
                 continue
@@ -258,7 +258,7 @@ class Executor:
         )
         self._observers.run("released", call)
 
-    def _settle(self, running: ClaimedCalls, outcome: Outcome, *, busy: bool = False) -> None:
+    def _settle(self, running: ClaimedCall, outcome: Outcome, *, busy: bool = False) -> None:
         self._settler.settle(running.batch, running.call, outcome, busy=busy)
         self._observers.ended(running.call, outcome, running.seconds, running.facts)
 
@@ -450,7 +450,7 @@ class Executor:
     ) -> None:
         self._settler.started(delivery.batch, call.key)
         now = time.monotonic()
-        running = self._running[call.key] = ClaimedCalls(
+        running = self._running[call.key] = ClaimedCall(
             run_in,
             call,
             delivery,
@@ -461,7 +461,7 @@ class Executor:
         )
         running.task = asyncio.ensure_future(self._run(running, time_left))
 
-    async def _run(self, running: ClaimedCalls, time_left: float) -> None:
+    async def _run(self, running: ClaimedCall, time_left: float) -> None:
         call, busy_until = running.call, None
         running.is_under_way = True
         try:
@@ -496,14 +496,14 @@ class Executor:
         self._slots.ended(running)
         self.claim_more()
 
-    async def _free_places(self, running: ClaimedCalls) -> None:
+    async def _free_places(self, running: ClaimedCall) -> None:
         key, nonce, limits = running.call.key, running.claim_nonce, running.limits
         if running.begun:
             await self._limit_notices.ended(key, nonce, limits)
         else:
             self._limit_notices.never_begun(key, nonce, limits)
 
-    async def _run_call(self, running: ClaimedCalls, time_left: float) -> Run:
+    async def _run_call(self, running: ClaimedCall, time_left: float) -> Run:
         if running.stop_requested_at is not None:  # before its first step
             return Run(Completion(self._runner.never_started(running.call)))
         call, tenant = running.call, running.batch.tenant
@@ -520,7 +520,7 @@ class Executor:
             switches=switches,
         )
 
-    def _has_begun(self, running: ClaimedCalls) -> None:
+    def _has_begun(self, running: ClaimedCall) -> None:
         """The tool is entered: its timeout begins."""
         is_first = running.begun_at is None
         running.begun_at = time.monotonic()
@@ -534,12 +534,12 @@ class Executor:
                 running.call, delivery.batch, delivery.size, now
             )
 
-    def _fell_silent(self, running: ClaimedCalls) -> None:
+    def _fell_silent(self, running: ClaimedCall) -> None:
         """The tool was cancelled for silence: answer soon even if it does not stop."""
         soon = time.monotonic() + _OVERDUE_SECONDS
         running.overdue_at = min(running.overdue_at, soon)
 
-    async def _keep_whole(self, running: ClaimedCalls, outcome: Outcome, whole: str) -> Outcome:
+    async def _keep_whole(self, running: ClaimedCall, outcome: Outcome, whole: str) -> Outcome:
         """Store the whole output; the outcome is known even if that fails."""
         running.has_ended = True
         running.overdue_at = running.deadline

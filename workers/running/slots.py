@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from toolpool.contract.spec import RunIn
 from toolpool.workers.running.claim_ahead import ClaimAhead
-from toolpool.workers.running.claimed_calls import ClaimedCalls
+from toolpool.workers.running.claimed_call import ClaimedCall
 
 _STUCK_SECONDS = 3.0
 """A call that still runs this long after it was told to stop counts as stuck."""
@@ -21,7 +21,7 @@ class Slots:
         self._free = dict(counts)
         """Negative if calls are claimed ahead."""
         self._ahead = ClaimAhead()
-        self._stopping: set[ClaimedCalls] = set()
+        self._stopping: set[ClaimedCall] = set()
         """Calls that were told to stop, or answered, and still occupy a slot."""
 
     def free(self) -> dict[RunIn, int]:
@@ -49,13 +49,13 @@ class Slots:
         """Record the duration of a claim."""
         self._ahead.claimed(seconds)
 
-    def mark_stopping(self, running: ClaimedCalls) -> None:
+    def mark_stopping(self, running: ClaimedCall) -> None:
         """Record that a call was told to stop, or was answered while it runs."""
         if running.stop_requested_at is None:
             running.stop_requested_at = time.monotonic()
             self._stopping.add(running)
 
-    def ended(self, running: ClaimedCalls) -> None:
+    def ended(self, running: ClaimedCall) -> None:
         """Free the slot of a call that has ended."""
         self._stopping.discard(running)
         if running.begun_at is not None and running.run_in is RunIn.PROCESS:

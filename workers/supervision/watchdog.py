@@ -15,7 +15,7 @@ from types import FrameType
 
 from toolpool.contract import logs
 from toolpool.contract.exception_report import stack_of
-from toolpool.workers.running.claimed_calls import ClaimedCalls
+from toolpool.workers.running.claimed_call import ClaimedCall
 from toolpool.workers.running.executor import Executor
 from toolpool.workers.running.invoke import invoke_coroutine
 from toolpool.workers.worker_observer import Blocked, WorkerObservers
@@ -45,7 +45,7 @@ class Watchdog:
         warn: float,
         limit: float,
         observers: WorkerObservers,
-        end_call: Callable[[ClaimedCalls], None] = lambda _: None,
+        end_call: Callable[[ClaimedCall], None] = lambda _: None,
     ) -> None:
         self._end_call = end_call
         self._thread = thread
@@ -55,7 +55,7 @@ class Watchdog:
         self._observers = observers
         self._stopping = threading.Event()
         self._warned = False
-        self._blocking: ClaimedCalls | None = None
+        self._blocking: ClaimedCall | None = None
         """The call that was running at every check since the loop was first late."""
 
     def start(self) -> None:
@@ -119,12 +119,12 @@ def is_waiting(frame: FrameType | None) -> bool:
     return frame is not None and frame.f_code is _TURN_OF_A_LOOP
 
 
-def running_call(frame: FrameType | None) -> ClaimedCalls | None:
+def running_call(frame: FrameType | None) -> ClaimedCall | None:
     """The call that runs in these frames of the event loop's thread."""
     while frame is not None:
         if frame.f_code is Executor._run.__code__:
             running = frame.f_locals["running"]
-            return running if isinstance(running, ClaimedCalls) else None
+            return running if isinstance(running, ClaimedCall) else None
         frame = frame.f_back
     return None
 

@@ -19,8 +19,7 @@
 -- If such a call, or one that needs approval, ends unclaimed, it leaves a mark that counts for as long as its
 -- record is kept: its value is when that ends (ms, fleet time). A call with a mark that counts cannot be claimed.
 
--- Longer than an hour, the largest clock jump that is tolerated: what must not be lost by a jump is kept for so
--- much longer.
+-- Added to the expiry of what must survive a clock jump. Jumps of up to an hour are tolerated.
 local SPARE_MS = 7200000
 
 -- The value of the epoch key: `<random> <offset ms> <ms at which a process agreed last> <version of the
@@ -55,7 +54,8 @@ local function now_ms()
   return t[1] * 1000 + math.floor(t[2] / 1000) + fleet_offset
 end
 
--- Fleet time, or an earlier time if there is a gap in the agreement: what is over by it is certainly over.
+-- Fleet time, or the time of the last confirmation if no process has confirmed it for `GAP_MS`. Whatever has expired
+-- by this time has certainly expired.
 local function certain_ms()
   local now, last = now_ms(), offset_of(agreed)
   return last > 0 and now - last > GAP_MS and last or now

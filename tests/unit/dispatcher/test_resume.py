@@ -234,7 +234,7 @@ async def test_a_history_without_calls_comes_back_as_it_is() -> None:
 
 async def test_what_cannot_be_resumed_is_the_host_s_mistake() -> None:
     async with Dispatcher.in_memory([send]) as dispatcher:
-        with pytest.raises(ValueError, match="kept by the provider"):
+        with pytest.raises(ValueError, match="its provider keeps them"):
             await dispatcher.resume([USER], session="s", format="openai_agents")
         with pytest.raises(ValueError, match="unknown format"):
             await dispatcher.resume([USER], session="s", format="gpt")

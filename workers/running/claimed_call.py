@@ -29,7 +29,7 @@ class Delivery:
 
 
 @dataclass(slots=True, eq=False)
-class ClaimedCalls:
+class ClaimedCall:
     """A claimed call in a slot for `run_in`. Times are on the monotonic clock.
 
     `overdue_at` is when the call is answered even if its tool cannot be stopped; `answered` says
