@@ -328,7 +328,7 @@ class ProviderApprovals:
         denied = await self._denied_by_now(call, options, by)
         if denied is None:
             refusal = await self._refusal_now(call, options)
-            denied = _Answer(refusal, "" if was_used else "approved", by, reason)
+            denied = _Answer(refusal, "approved", by, reason)
         return denied._replace(may_have_run=was_used)
 
     async def _denied_by_now(

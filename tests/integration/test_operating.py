@@ -329,7 +329,7 @@ async def test_a_question_of_a_provider_is_found_and_cancelled(
         assert (row["state"], row["waits_for"], row["tool"]) == ("WAITING", "approval", "db.remote")
         code, told = await command("cancel", "mcpr-1")
         assert (code, told["cancelled"], told["executed"]) == (0, True, "no")
-        assert (await turn)[0].code is Code.DENIED
+        assert (await turn)[0].code is Code.CANCELLED
 
 
 async def test_a_preview_knows_the_switch_of_a_tool_by_the_name_it_was_offered_under() -> None:
