@@ -360,6 +360,14 @@ class Envelope:
         """The reply that ends a call. Raises as `encode_reply` does."""
         return self.encode_reply(Settled(key=key, outcome=outcome))
 
+    def decode_settled(self, key: str, data: bytes) -> Settled | None:
+        """The outcome in a record; None if it is another message, or of another record.
+
+        Raises as `decode_reply` does.
+        """
+        reply = self.decode_reply(data)
+        return reply if isinstance(reply, Settled) and reply.key == key else None
+
     def decode_reply(self, data: bytes) -> Reply:
         """Decode a worker's reply or an operator's `Question`.
 

@@ -22,7 +22,7 @@ from toolpool.contract.approval_messages import (
     signed_request,
 )
 from toolpool.contract.call import ToolCall
-from toolpool.contract.envelope import CallMessage, Settled
+from toolpool.contract.envelope import CallMessage
 from toolpool.contract.errors import MessageRejected, ServerError
 from toolpool.contract.ledger.answers import CallState, LedgerAnswer
 from toolpool.contract.ledger.approval_steps import ApprovalRecord, WaitStep
@@ -169,11 +169,11 @@ class ProviderApprovals:
     def _recorded(self, key: str, outcome: bytes) -> Outcome | None:
         """The outcome in a record; None if it is not signed for it."""
         try:
-            reply = self._envelope.decode_reply(outcome)
+            settled = self._envelope.decode_settled(key, outcome)
         except MessageRejected as error:
             log.error("message_rejected reason=%s approval=%s: %s", error.reason, key, error)
             return None
-        return reply.outcome if isinstance(reply, Settled) and reply.key == key else None
+        return settled.outcome if settled is not None else None
 
     def _as_recorded(self, outcome: Outcome | None) -> _Answer:
         """The answer to a request that was not granted elsewhere, or that needs a person here."""

@@ -291,8 +291,8 @@ class InFlightCalls(Calls):
         """Open a call only to cancel it; nothing is sent.
 
         Its record is kept for `dedup_ttl`, so that a dispatcher that holds the call in a waiting
-        turn finds it cancelled. A call of a shared run
-        has no record of its own, and one of a resumed turn may have another.
+        turn finds it cancelled. A call of a shared run has no record of its own, and one of a
+        resumed turn may have another.
         """
         pending, is_new = self._accept(call, spec, turn, time.monotonic())
         if is_new:

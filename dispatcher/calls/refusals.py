@@ -119,15 +119,14 @@ class Refusals:
         if answer.outcome == closing.unclaimed:
             return Rejected(Executed.NO, is_new=True)
         try:
-            reply = self._envelope.decode_reply(answer.outcome)
+            settled = self._envelope.decode_settled(closing.key, answer.outcome)
         except MessageRejected as error:
             log.warning("outcome_rejected reason=%s: %s", error.reason, error)
             return Rejected(Executed.UNKNOWN)
         did_not_run = (
-            isinstance(reply, Settled)
-            and reply.key == closing.key
-            and reply.outcome.executed is Executed.NO
-            and is_final(reply.outcome)
+            settled is not None
+            and settled.outcome.executed is Executed.NO
+            and is_final(settled.outcome)
         )
         return Rejected(Executed.NO if did_not_run else Executed.UNKNOWN)
 

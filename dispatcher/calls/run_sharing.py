@@ -277,11 +277,11 @@ class RunSharing:
         Its age is by its signed time: the server's own data may be forged.
         """
         try:
-            reply = self._envelope.decode_reply(found.outcome)
+            reply = self._envelope.decode_settled(found.key, found.outcome)
         except MessageRejected as error:
             log.warning("kept_result_rejected reason=%s: %s", error.reason, error)
             return None
-        if not isinstance(reply, Settled) or reply.key != found.key:
+        if reply is None:
             return None
         age = self._transport.server_time() - reply.at
         is_fresh = -_CLOCKS_APART_SECONDS < age < next(iter(share.askers)).spec.cached_for
