@@ -35,7 +35,7 @@ from toolpool.dispatcher import outcomes
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.calls import pending_factory
 from toolpool.dispatcher.calls.in_flight import InFlightCalls
-from toolpool.dispatcher.calls.pending import CLOCK_MARGIN_SECONDS, Pending
+from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.outcomes import forgotten, not_queued
 from toolpool.dispatcher.policy.approval_webhook import ApprovalNotifier
@@ -229,7 +229,7 @@ class ApprovalWaits:
                 ends_at=request.expires_at,
                 kept=request.expires_at - server_now + request.start_within + kept,
                 keep=kept,
-                asked_at=server_now - (now - pending.began) - CLOCK_MARGIN_SECONDS,
+                asked_at=pending.asked_at(now, server_now),
                 again=pending.again,
                 tried_in=epoch,
             ),

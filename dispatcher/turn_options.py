@@ -2,6 +2,7 @@
 
 import functools
 import math
+import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -35,6 +36,8 @@ class TurnOptions(msgspec.Struct, frozen=True, gc=False):
     """The provider form of the response."""
     only: Collection[str] | None = None
     """The names of the tools that were offered; None for all."""
+    began: float = msgspec.field(default_factory=time.monotonic)
+    """When the turn was dispatched, on the monotonic clock."""
 
     def offers(self, tool: str) -> bool:
         """Whether the model was offered the tool, so that a text may name it."""

@@ -22,7 +22,7 @@ from toolpool.dispatcher.calls import pending_factory
 from toolpool.dispatcher.calls.countdown_latch import CountdownLatch, Waiter
 from toolpool.dispatcher.calls.in_flight import InFlightCalls
 from toolpool.dispatcher.calls.pending import Pending, Stage
-from toolpool.dispatcher.calls.refusals import Rejected
+from toolpool.dispatcher.calls.refusals import LEAST_KEPT_SECONDS, Rejected
 from toolpool.dispatcher.calls.reporting import UnsentCall
 from toolpool.dispatcher.outcomes import forgotten, left_to_others, not_queued
 from toolpool.dispatcher.policy.decision import Judgement
@@ -35,6 +35,9 @@ Judged = Mapping[int, Judgement]
 
 _ENDED_BY_A_CANCEL = (Code.CANCELLED, Code.QUEUE_UNREACHABLE, Code.WORKER_LOST)
 """The codes of a cancelled call: the last two where its end is unconfirmed."""
+_LOOK_SECONDS = 15.0
+"""How often a waiting turn looks for records of its next calls."""
+_LOOK_AGAIN_SECONDS = 1.0
 _NOT_JUDGED: Judged = MappingProxyType({})
 
 
@@ -47,7 +50,6 @@ class Turn:
 
     def __init__(self, calls: Sequence[ToolCall], options: TurnOptions) -> None:
         self.options = options
-        self.began = time.monotonic()
         self._calls = calls
         self.passed: set[int] = set()
         """The indexes of calls that were rejected or sent."""
@@ -57,6 +59,8 @@ class Turn:
         """Calls that were cancelled before they were sent, by index, with what answers them."""
         self.answered: Sequence[Pending] = ()
         """The calls of the last stage."""
+        self.known: set[int] = set()
+        """The indexes of waiting calls that another dispatcher sent or refused."""
 
     def ahead(self, call_id: str | None = None) -> dict[int, ToolCall]:
         """The calls that were not sent yet, all or those of an id, by index."""
@@ -156,7 +160,7 @@ class Turns:
             for index, call in turn.ahead().items():
                 end = functools.partial(self._cancelled_ahead, turn, index)
                 key = self._key_of(turn, index)
-                yield UnsentCall(call, turn.options.session, turn.began, end, key=key)
+                yield UnsentCall(call, turn.options.session, turn.options.began, end, key=key)
 
     def _key_of(self, turn: Turn, index: int) -> str:
         """The key of the record that an unsent call will have; empty if not known yet."""
@@ -225,26 +229,60 @@ class Turns:
         options = turn.options
         if turn.cancelled and not self._is_closed:
             await self._end_cancelled(turn, list(turn.cancelled))
-        for group in groups:
-            if options.again and group is not groups[0]:
-                await self._in_flight.wait_for_records([call for call, _ in group], options)
-            pendings: list[Pending] = []
-            for call, offer in group:
-                turn.passed.add(call.index)
-                judgement = judged.get(call.index)
-                if call.index in turn.cancelled:
-                    judgement = Judgement(call, not_queued(Code.CANCELLED))
-                pending = turn.cancelled.get(call.index) or self._submit(
-                    call, offer.spec, options, since, judgement, is_behind=group is not groups[0]
-                )
-                sent[call.index] = pending
-                pendings.append(pending)
-            results |= await self._await(group, pendings, options, since, unseen)
-            turn.answered = pendings
-            if group is not groups[-1] and not turn.is_cancelled:
-                unseen = await self._end_of(pendings, turn.began)
-            since = time.monotonic()
+        is_named = options.session is not None and options.id is not None
+        watch = self._in_flight.in_background(self._watch_records(turn)) if is_named else None
+        try:
+            for group in groups:
+                if options.again and group is not groups[0]:
+                    await self._in_flight.wait_for_records([call for call, _ in group], options)
+                is_behind = group is not groups[0]
+                pendings = [
+                    self._submit_in_order(turn, accepted, since, judged, is_behind=is_behind)
+                    for accepted in group
+                ]
+                sent |= {call.index: p for (call, _), p in zip(group, pendings, strict=True)}
+                results |= await self._await(group, pendings, options, since, unseen)
+                turn.answered = pendings
+                if group is not groups[-1] and not turn.is_cancelled:
+                    unseen = await self._end_of(pendings, options.began)
+                since = time.monotonic()
+        finally:
+            if watch is not None:
+                watch.cancel()
         return results
+
+    def _submit_in_order(
+        self, turn: Turn, accepted: Accepted, since: float, judged: Judged, *, is_behind: bool
+    ) -> Pending:
+        call, offer = accepted
+        turn.passed.add(call.index)
+        if (cancelled := turn.cancelled.get(call.index)) is not None:
+            return cancelled
+        judgement, options = judged.get(call.index), turn.options
+        if call.index in turn.cancelled:
+            judgement = Judgement(call, not_queued(Code.CANCELLED))
+        if call.index in turn.known:  # its record may be gone since
+            options = msgspec.structs.replace(options, again=True)
+        return self._submit(call, offer.spec, options, since, judgement, is_behind=is_behind)
+
+    async def _watch_records(self, turn: Turn) -> None:
+        """Note the records of a turn's waiting calls until cancelled.
+
+        A refusal of another dispatcher may be kept for a shorter time than a write takes, and what
+        was told `executed: no` must not be sent once it is forgotten.
+        """
+        looked_at, pause = turn.options.began, _LOOK_SECONDS
+        while True:
+            await asyncio.sleep(pause)
+            accepted = [turn.accepted[index] for index in turn.ahead() if index in turn.accepted]
+            calls = [call for call, offer in accepted if not task_tools.is_own(offer.spec)]
+            now = time.monotonic()
+            known = await self.were_dispatched(calls, turn.options)
+            if None in known and now < looked_at + LEAST_KEPT_SECONDS:
+                pause = _LOOK_AGAIN_SECONDS
+                continue
+            turn.known |= {c.index for c, k in zip(calls, known, strict=True) if k is not False}
+            looked_at, pause = now, _LOOK_SECONDS
 
     async def _end_of(self, pendings: Sequence[Pending], turn_began: float) -> str | None:
         """Wait for the end of a write that may still run; return its name if the end is unknown.

@@ -86,6 +86,8 @@ class Pending(msgspec.Struct, eq=False):
     deadline: float
     keep: float
     began: float = msgspec.field(default_factory=time.monotonic)
+    turn_began: float = 0.0
+    """When its turn was dispatched; 0 if it is not of this dispatcher's turns."""
     ended: float = 0.0
     outcome: Outcome | None = None
     latches: "list[Waiter]" = msgspec.field(default_factory=list)
@@ -471,6 +473,10 @@ class Pending(msgspec.Struct, eq=False):
             if latch in self.latches:
                 self.latches.remove(latch)
 
+    def asked_at(self, now: float, server_now: float) -> float:
+        """When it was asked for at the earliest, by the server's clock."""
+        return server_now - (now - (self.turn_began or self.began)) - CLOCK_MARGIN_SECONDS
+
     def opening(self, now: float, server_now: float) -> Opening:
         """The fields of its ledger record; `server_now` is the server's time."""
         deadline = max(0.001, self.deadline - now)
@@ -481,7 +487,7 @@ class Pending(msgspec.Struct, eq=False):
             wait=max(0.001, self.start_by - now),
             deadline=deadline,
             keep=deadline + self.keep,
-            asked_at=server_now - (now - self.began) - CLOCK_MARGIN_SECONDS,
+            asked_at=self.asked_at(now, server_now),
             again=self.again,
             approved=self.message.approval is not None and not self.retries,
         )

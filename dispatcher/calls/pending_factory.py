@@ -100,6 +100,7 @@ def accepted(
         deadline=since + settings.queue_timeout + timeout + ANSWER_MARGIN_SECONDS,
         keep=settings.result_ttl,
         began=since,
+        turn_began=turn.began,
         again=turn.again,
         accepted_in=epoch,
         provider=turn.provider,

@@ -32,9 +32,10 @@ _GROUP = 256
 _ROUNDED_SECONDS = 0.1
 """The precision of a result's `retry_after`, in seconds."""
 _WRITE_SECONDS = 2.0
-_LEAST_WAIT_SECONDS = 30.0
 _ASKED_TOGETHER_SECONDS = 10.0
 """How long after its queue wait a refused call may still be requested elsewhere."""
+LEAST_KEPT_SECONDS = 40.0
+"""A refusal is kept at least this long."""
 
 Refused = tuple[Pending, Outcome]
 
@@ -56,8 +57,8 @@ class Refusals:
     def __init__(self, services: Services, calls: Calls) -> None:
         self._transport = services.transport
         self._envelope = services.envelope
-        wait = max(services.settings.queue_timeout, _LEAST_WAIT_SECONDS)
-        self._keep = wait + _ASKED_TOGETHER_SECONDS
+        wait = services.settings.queue_timeout + _ASKED_TOGETHER_SECONDS
+        self._keep = max(wait, LEAST_KEPT_SECONDS)
         self._result_ttl = services.settings.result_ttl
         self._calls = calls
         self._gathered: list[Refused] = []

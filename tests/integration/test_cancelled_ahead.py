@@ -8,8 +8,9 @@ import pytest
 
 from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
-from toolpool import AskApproval, Dispatcher, Hooks, tool
+from toolpool import AskApproval, Dispatcher, Hooks, ToolResult, tool
 from toolpool.contract.outcome import Code, Executed
+from toolpool.dispatcher import turns
 
 
 class Tools:
@@ -346,3 +347,52 @@ async def test_each_follower_of_completed_handles_ends_with_the_dispatcher() -> 
 
 async def _all(dispatcher: Dispatcher) -> list[str]:
     return [handle async for handle in dispatcher.completed(session="s")]
+
+
+async def _refused_elsewhere(other: Dispatcher, call: Any) -> ToolResult:
+    """The call is refused by a dispatcher whose session has no room."""
+    for number in range(2):
+        full = other.dispatch(one("look", text=f"{number}"), session="s", turn=f"full{number}")
+        asyncio.ensure_future(full)  # noqa: RUF006 - the dispatcher ends it
+        await eventually(lambda: other.in_flight() == number + 1, "no room is left")  # noqa: B023
+    ahead = {"id": "0", "name": "no_such_tool", "input": {}}
+    _, refused = await other.dispatch([ahead, call], session="s", turn="t")
+    assert (refused.code, refused.executed) == (Code.OVERLOADED, Executed.NO)
+    return refused
+
+
+NO_ROOM = {"in_flight_per_session": 1, "waiting_per_session": 1}
+
+
+async def test_a_call_that_waits_in_its_turn_is_not_sent_once_another_refused_it() -> None:
+    """Also if whoever obeys `retry_after` could ask for it again by then."""
+    tools = Tools()
+    async with alone(tools.all) as owner, second(owner, **NO_ROOM) as other:
+        asking = asyncio.ensure_future(owner.dispatch(TURN, session="s", turn="t"))
+        await eventually(lambda: tools.gate.came, "the first runs")
+        refused = await _refused_elsewhere(other, TURN[1])
+        assert refused.retry_after is not None
+        await asyncio.sleep(refused.retry_after + 0.5)
+        tools.gate.open()
+        answered = await asking
+    assert (answered[1].code, answered[1].executed) == (Code.OVERLOADED, Executed.NO)
+    assert "a" not in tools.ran
+
+
+async def test_a_refusal_that_is_forgotten_while_a_call_waits_in_its_turn_is_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "_LOOK_SECONDS", 0.05)
+    tools = Tools()
+    async with alone(tools.all) as owner, second(owner, **NO_ROOM) as other:
+        asking = asyncio.ensure_future(owner.dispatch(TURN, session="s", turn="t"))
+        await eventually(lambda: tools.gate.came, "the first runs")
+        before = set(owner._server.records)
+        await _refused_elsewhere(other, TURN[1])
+        await eventually(lambda: any(turn.known for turn in owner._turns.running), "it is seen")
+        for key in owner._server.records.keys() - before:
+            del owner._server.records[key]
+        tools.gate.open()
+        answered = await asking
+    assert (answered[1].code, answered[1].executed) == (Code.WORKER_LOST, Executed.UNKNOWN)
+    assert "a" not in tools.ran

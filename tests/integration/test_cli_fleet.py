@@ -164,6 +164,7 @@ def test_a_worker_told_to_stop_says_that_it_left(
     assert (lease.leaving, lease.ended) == (True, True)
 
 
+@pytest.mark.long
 def test_remove_takes_every_version_of_a_tool(
     folder: Path, redis_url: str, client: "redis.Redis"
 ) -> None:
@@ -182,6 +183,7 @@ def test_remove_takes_every_version_of_a_tool(
     assert (again.returncode, "there is no tool 'old'" in again.stderr) == (1, True)
 
 
+@pytest.mark.long
 def test_an_empty_catalog_says_so(folder: Path, redis_url: str) -> None:
     listed = ran(folder, "tools", "list", TOOLPOOL_REDIS_URL=redis_url)
     assert listed.returncode == 2
@@ -307,6 +309,7 @@ def test_a_worker_with_older_tools_than_are_offered_is_named(
     assert "has another version than is offered of echo" in " ".join(shown.split())
 
 
+@pytest.mark.long
 def test_depths_come_from_the_broker(folder: Path, redis_url: str, client: "redis.Redis") -> None:
     """And not from the server with the records, which has queues of the same names at most."""
     key = generate_key()

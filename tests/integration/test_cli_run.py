@@ -168,6 +168,7 @@ def test_tools_that_cannot_be_loaded_are_one_line(folder: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 @pytest.mark.timeout(200)  # three runs, with a fleet each
 def test_file_tools_work_on_a_copy_or_the_folder_itself(folder: Path) -> None:
     workspace = folder / "my workspace"
@@ -222,6 +223,7 @@ def _answered(messages: list[dict[str, Any]]) -> list[str]:
     ]
 
 
+@pytest.mark.long
 def test_a_second_run_of_a_session_runs_nothing_twice(folder: Path, redis_url: str) -> None:
     counted = folder / "counted.txt"
     (folder / "shop_tools.py").write_text(

@@ -194,6 +194,7 @@ async def survives(
     assert client.mget(OTHERS) == list(OTHERS.values())
 
 
+@pytest.mark.long
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("kind", SHORT)
 async def test_junk_in_place_of_any_key_stops_nothing_else(

@@ -184,6 +184,7 @@ async def test_a_text_is_logged_where_it_is_allowed(tools: Path) -> None:
         await eventually(lambda: f"no such customer: {SECRET}" in fleet.log(), "it is written")
 
 
+@pytest.mark.long
 def test_local_shows_what_tools_print_and_log(tools: Path) -> None:
     program = tools.with_name("host.py")
     program.write_text(f"""

@@ -200,6 +200,7 @@ async def test_what_is_no_celery_message_is_dropped(
     client.lpush(LOOP, garbage)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("kind", ["loop", "thread"])
 async def test_a_compressed_message_is_not_unpacked(
@@ -425,6 +426,7 @@ async def test_a_message_from_before_its_record_runs_nothing(
 # --- sound, and held
 
 
+@pytest.mark.long
 async def test_a_message_that_a_busy_worker_holds_is_noted_as_unacknowledged(
     tmp_path: Path,
 ) -> None:

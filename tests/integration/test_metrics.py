@@ -102,6 +102,7 @@ def ended_as(name: str, code: Code | None) -> tuple[str, str, str]:
     return (name, code.error_type.value, code.value) if code else (name, "ok", "ok")
 
 
+@pytest.mark.long
 async def test_what_is_read_is_what_was_run_though_a_worker_is_killed(
     redis_url: str, tmp_path: Path
 ) -> None:
@@ -164,6 +165,7 @@ async def test_what_is_read_is_what_was_run_though_a_worker_is_killed(
     assert not directory.exists()
 
 
+@pytest.mark.long
 async def test_a_call_that_is_sent_again_is_counted(redis_url: str, tmp_path: Path) -> None:
     worker_port, port = free_port(), free_port()
     with worker(redis_url, worker_port, tmp_path / "log"):
@@ -199,6 +201,7 @@ async def test_a_local_fleet_leaves_the_port_to_its_dispatcher(
         fleet.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("given", "said"),
     [("taken", "another process uses it"), ("tcp://10.0.0.1:9646", "from 1 to 65535")],

@@ -27,6 +27,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     started.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("same_key", [True, False])
 async def test_each_deployment_gets_its_own_calls_and_nothing_else(
     server: Server, same_key: bool

@@ -187,6 +187,7 @@ def test_a_worker_that_cannot_reach_its_broker_is_unready(
             process.kill()
 
 
+@pytest.mark.long
 def test_a_worker_whose_server_is_full_is_unready(
     server: Server, port: int, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 import time
 from typing import Any, ClassVar
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
@@ -200,6 +201,7 @@ class PlacesMachine(RuleBasedStateMachine):
         self.real.stop()
 
 
+@pytest.mark.long
 def test_the_places_are_given_as_the_twin_in_memory_gives_them(redis_url: str) -> None:
     """R60: repeated steps, records, lost data and garbage in between."""
     machine: Any = type("Machine", (PlacesMachine,), {"url": redis_url})

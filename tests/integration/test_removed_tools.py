@@ -49,6 +49,7 @@ def released(folder: Path, redis_url: str, *names: str) -> "Iterator[subprocess.
             process.kill()
 
 
+@pytest.mark.long
 async def test_a_tool_that_a_release_removed_is_unknown_at_once(
     tmp_path: Path, redis_url: str
 ) -> None:

@@ -169,6 +169,7 @@ def _rows(path: Path) -> Iterator[Any]:
     return map(json.loads, path.read_text(encoding="utf-8").splitlines())
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)  # thousands of schemas
 def test_every_recorded_tool_says_the_same_in_its_shape(shared_data: Path) -> None:
     """And says all of it: none of them needs `(more rules)`."""

@@ -162,6 +162,7 @@ def test_a_definition_under_its_older_name_is_found() -> None:
     }
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)  # thousands of schemas
 @pytest.mark.parametrize("form", [OPENAI, ANTHROPIC], ids=["openai", "anthropic"])
 def test_real_schemas_are_strict_or_say_why_not(form: Form, shared_data: Path) -> None:

@@ -160,6 +160,7 @@ async def test_a_scraper_that_sends_its_request_bit_by_bit_is_let_go(
     writer.close()
 
 
+@pytest.mark.long
 async def test_a_thousand_scrapes_at_once_are_answered(port: int) -> None:
     async def scrape() -> bytes:
         reader, writer = await asyncio.open_connection(HOST, port)

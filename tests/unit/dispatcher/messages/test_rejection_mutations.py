@@ -139,6 +139,7 @@ def slipped(name: str, slip: str) -> str:
     }[slip]
 
 
+@pytest.mark.long
 def test_a_dropped_field_is_required(shared_data: Path) -> None:
     tried = 0
     for call in recorded(shared_data):
