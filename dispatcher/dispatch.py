@@ -25,8 +25,8 @@ from toolpool.dispatcher.policy.hooks import Hooks
 from toolpool.dispatcher.policy.verdict_types import Preview
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.transports.redis import RedisTransport
-from toolpool.dispatcher.turn import TurnResult
 from toolpool.dispatcher.turn_options import page_number, patience, require_name
+from toolpool.dispatcher.turn_result import TurnResult
 from toolpool.dispatcher.wiring import Wiring
 
 

@@ -27,12 +27,12 @@ from toolpool.dispatcher.formats.history import Edit, History, PastResponse, Pla
 from toolpool.dispatcher.formats.history_answers import matched
 from toolpool.dispatcher.formats.sdk_objects import sendable
 from toolpool.dispatcher.formats.stop_reasons import Handling, ending
+from toolpool.dispatcher.ordered_turns import OrderedTurns, Turn
 from toolpool.dispatcher.transports.base import Transport, TurnNote
-from toolpool.dispatcher.turn import TurnResult
 from toolpool.dispatcher.turn_matching import Notes, ResponseName
 from toolpool.dispatcher.turn_options import TurnOptions
 from toolpool.dispatcher.turn_pipeline import TurnPipeline
-from toolpool.dispatcher.turns import Turn, Turns
+from toolpool.dispatcher.turn_result import TurnResult
 
 log = logs.logger("histories")
 
@@ -81,7 +81,7 @@ class Resume:
         transport: Transport,
         settings: Settings,
         pipeline: TurnPipeline,
-        turns: Turns,
+        turns: OrderedTurns,
         in_background: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
     ) -> None:
         self._transport = transport

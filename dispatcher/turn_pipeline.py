@@ -24,12 +24,12 @@ from toolpool.dispatcher.formats.call_blocks import NO_APPROVER
 from toolpool.dispatcher.messages.wording import Wording
 from toolpool.dispatcher.observer import Observers
 from toolpool.dispatcher.observers.session_record import Recorder
+from toolpool.dispatcher.ordered_turns import Answered, OrderedTurns, Turn
 from toolpool.dispatcher.policy.decision import Judgement, Policy
 from toolpool.dispatcher.policy.verdict_types import Preview
 from toolpool.dispatcher.provider_approvals import ProviderApprovals
 from toolpool.dispatcher.results import Results
 from toolpool.dispatcher.turn_options import TurnOptions, turn_options
-from toolpool.dispatcher.turns import Answered, Turn, Turns
 
 
 class TurnPipeline:
@@ -43,7 +43,7 @@ class TurnPipeline:
         *,
         acceptance: Acceptance,
         availability: Availability,
-        turns: Turns,
+        turns: OrderedTurns,
         loops: LoopGuard,
         analytics: Analytics,
         recorder: Recorder | None,
@@ -130,42 +130,26 @@ class TurnPipeline:
         turn = Turn(found.calls, options)
         if cancelled:
             turn.cancelled = dict.fromkeys(cancelled)
-        rejected: dict[int, ToolResult] = {}
-        sent: dict[int, Pending] = {}
         if self._recorder is None:
-            return self._run(turn, found, since, rejected, sent)
-        return self._run_recorded(self._recorder, turn, found, since, rejected, sent)
+            return self._run(turn, found, since)
+        return self._run_recorded(self._recorder, turn, found, since)
 
     async def _run_recorded(
-        self,
-        recorder: Recorder,
-        turn: Turn,
-        found: Response,
-        since: float,
-        rejected: dict[int, ToolResult],
-        sent: dict[int, Pending],
+        self, recorder: Recorder, turn: Turn, found: Response, since: float
     ) -> list[ToolResult]:
         rows = recorder.asked(found, turn.options)
         try:
-            results = await self._run(turn, found, since, rejected, sent)
+            results = await self._run(turn, found, since)
         except BaseException:
-            rows.cancelled(rejected, sent, self._results)
+            rows.cancelled(turn.rejected, turn.sent, self._results)
             raise
-        rows.answered(results, sent, self._results)
+        rows.answered(results, turn.sent, self._results)
         return results
 
-    async def _run(
-        self,
-        turn: Turn,
-        found: Response,
-        since: float,
-        rejected: dict[int, ToolResult],
-        sent: dict[int, Pending],
-    ) -> list[ToolResult]:
-        """As `run`; `rejected` and `sent` hold the known state of each call at any time."""
+    async def _run(self, turn: Turn, found: Response, since: float) -> list[ToolResult]:
         self._turns.running.add(turn)
         try:
-            options = turn.options
+            options, rejected = turn.options, turn.rejected
             accepted: list[Accepted] = []
             is_suspect = self._loops.suspects(options.session_key)
             looping = await self._looping(found, options) if is_suspect else {}
@@ -179,23 +163,23 @@ class TurnPipeline:
                     call, options.only, found.format, looping.get(call.index)
                 )
                 if isinstance(verdict, ToolResult):
-                    self._reject(call, verdict, turn, found.format, rejected)
+                    self._reject(call, verdict, turn, found.format)
                 else:
                     accepted.append(verdict)
                     turn.accepted[call.index] = verdict
                     decides = decides or verdict[1].spec.approval is True
             if undecided:
-                await self._decide_foreign(undecided, turn, found.format, since, rejected)
+                await self._decide_foreign(undecided, turn, found.format, since)
                 since = time.monotonic()  # the others did not wait to be sent
             repeated: Collection[int] = ()
             if rejected:
-                repeated = await self._record_rejections(found, options, rejected)
+                repeated = await self._record_rejections(found, turn)
             judged: dict[int, Judgement] = {}
             if decides and accepted:
                 judged = await self._judge(accepted, turn)
-            answered = await self._turns.run(turn, accepted, since, sent, judged)
+            answered = await self._turns.run(turn, accepted, since, judged)
             if self._results.policy is not None:
-                await self._show(answered, sent)
+                await self._show(answered, turn.sent)
             results: list[ToolResult] = []
             news: list[ToolResult | None] = []
             has_failure = False
@@ -215,27 +199,15 @@ class TurnPipeline:
         finally:
             self._turns.running.discard(turn)
 
-    def _reject(
-        self,
-        call: ToolCall,
-        result: ToolResult,
-        turn: Turn,
-        format: str,
-        rejected: dict[int, ToolResult],
-    ) -> None:
+    def _reject(self, call: ToolCall, result: ToolResult, turn: Turn, format: str) -> None:
         turn.passed.add(call.index)
-        rejected[call.index] = result
+        turn.rejected[call.index] = result
         is_known = self._acceptance.has(result.name)
         options = turn.options
         self._observers.rejected(result, options.session, options.id, format, is_known=is_known)
 
     async def _decide_foreign(
-        self,
-        calls: Sequence[ToolCall],
-        turn: Turn,
-        format: str,
-        since: float,
-        rejected: dict[int, ToolResult],
+        self, calls: Sequence[ToolCall], turn: Turn, format: str, since: float
     ) -> None:
         """Answer requests that a provider makes for itself, and reject other flawed calls."""
         turn.passed.update([call.index for call in calls])  # `ProviderApprovals.cancel` ends them
@@ -243,11 +215,11 @@ class TurnPipeline:
         for call in calls:
             answer = answers.get(call.index)
             if answer is not None and answer.ok:
-                rejected[call.index] = answer
+                turn.rejected[call.index] = answer
                 continue
             verdict = answer or self._acceptance.judge(call, turn.options.only, format)
             assert isinstance(verdict, ToolResult)  # it is flawed
-            self._reject(call, verdict, turn, format, rejected)
+            self._reject(call, verdict, turn, format)
 
     async def _judge(self, accepted: list[Accepted], turn: Turn) -> dict[int, Judgement]:
         """The policy's judgements; it may replace the arguments in `accepted`."""
@@ -286,15 +258,14 @@ class TurnPipeline:
         known = {call.index for call, known in zip(calls, asked, strict=True) if known is not False}
         return {index: seen for index, seen in looping.items() if index not in known}
 
-    async def _record_rejections(
-        self, found: Response, options: TurnOptions, rejected: dict[int, ToolResult]
-    ) -> set[int]:
+    async def _record_rejections(self, found: Response, turn: Turn) -> set[int]:
         """Record rejections; returns the indexes of calls that were dispatched before.
 
         The rejection of such a call is corrected: it may have run, for example under an earlier
         release of its tool, or where other tools were allowed. A call that is too large has no
         arguments to be found by.
         """
+        options, rejected = turn.options, turn.rejected
         if options.session is None or options.id is None:
             return set()
         calls = [

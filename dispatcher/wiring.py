@@ -18,6 +18,7 @@ from toolpool.dispatcher.messages.wording import Wording, wording_of
 from toolpool.dispatcher.observer import Observer, Observers
 from toolpool.dispatcher.observers.log import log
 from toolpool.dispatcher.observers.observer_setup import ObserverSetup, Record
+from toolpool.dispatcher.ordered_turns import OrderedTurns
 from toolpool.dispatcher.policy.approval_webhook import ApprovalNotifier
 from toolpool.dispatcher.policy.decision import Policy
 from toolpool.dispatcher.policy.hooks import Hooks, HostHooks
@@ -27,7 +28,6 @@ from toolpool.dispatcher.results import Results
 from toolpool.dispatcher.resume import Resume
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.turn_pipeline import TurnPipeline
-from toolpool.dispatcher.turns import Turns
 
 
 class Wiring:
@@ -83,7 +83,9 @@ class Wiring:
             services, self.in_flight, self.catalog, results, wording, self.approval_waits
         )
         self.in_flight.reporter.handed_out = self.background.handed_out
-        self.turns = Turns(self.in_flight, self.background, self.approval_waits, settings, results)
+        self.turns = OrderedTurns(
+            self.in_flight, self.background, self.approval_waits, settings, results
+        )
         self.loops = LoopGuard(transport.loops, settings, self.observers, self.hooks.on_loop)
         self.analytics = Analytics(observers=self.observers)
         self.foreign = ProviderApprovals(

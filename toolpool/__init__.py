@@ -67,7 +67,7 @@ if TYPE_CHECKING:
         Replace,
         Rewrite,
     )
-    from toolpool.dispatcher.turn import TurnResult
+    from toolpool.dispatcher.turn_result import TurnResult
     from toolpool.pool import Dispatcher
     from toolpool.sync import SyncDispatcher
     from toolpool.workers.context import ToolContext
@@ -136,7 +136,7 @@ _HOMES = {
         "Replace",
         "Rewrite",
     ),
-    "toolpool.dispatcher.turn": ("TurnResult",),
+    "toolpool.dispatcher.turn_result": ("TurnResult",),
     "toolpool.correction": (
         "Conversation",
         "CorrectionFailed",

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from toolpool.contract.errors import ToolpoolError
 from toolpool.contract.outcome import ErrorType
 from toolpool.dispatcher.dispatch import Dispatcher
-from toolpool.dispatcher.turn import TurnResult
+from toolpool.dispatcher.turn_result import TurnResult
 
 Message = dict[str, Any]
 Model = Callable[[list[Message], list[dict[str, Any]]], Awaitable[Any]]

@@ -28,7 +28,7 @@ from toolpool.dispatcher.observers.observer_setup import Record
 from toolpool.dispatcher.policy.approval_view import Approval
 from toolpool.dispatcher.policy.hooks import Hooks
 from toolpool.dispatcher.policy.verdict_types import Preview
-from toolpool.dispatcher.turn import TurnResult
+from toolpool.dispatcher.turn_result import TurnResult
 from toolpool.local import ToolSource
 from toolpool.loop_thread import (
     CLOSED_AT_EXIT,

@@ -19,7 +19,7 @@ from toolpool.contract.result import ToolResult
 from toolpool.contract.server import connection
 from toolpool.dispatcher.admission import task_tools
 from toolpool.dispatcher.formats import FORMATS
-from toolpool.dispatcher.turn_order import stages
+from toolpool.dispatcher.ordered_turns import stages
 from toolpool.local import LocalFleet
 
 

@@ -10,7 +10,7 @@ from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
 from toolpool import AskApproval, Dispatcher, Hooks, ToolResult, tool
 from toolpool.contract.outcome import Code, Executed
-from toolpool.dispatcher import turns
+from toolpool.dispatcher import ordered_turns
 
 
 class Tools:
@@ -382,7 +382,7 @@ async def test_a_call_that_waits_in_its_turn_is_not_sent_once_another_refused_it
 async def test_a_refusal_that_is_forgotten_while_a_call_waits_in_its_turn_is_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turns, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(ordered_turns, "_LOOK_SECONDS", 0.05)
     tools = Tools()
     async with alone(tools.all) as owner, second(owner, **NO_ROOM) as other:
         asking = asyncio.ensure_future(owner.dispatch(TURN, session="s", turn="t"))

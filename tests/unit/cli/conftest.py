@@ -11,7 +11,7 @@ from toolpool.cli import main
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.formats import response_reader
-from toolpool.dispatcher.turn import TurnResult
+from toolpool.dispatcher.turn_result import TurnResult
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolpool.contract.spec import Effects
-from toolpool.dispatcher.turn_order import stages
+from toolpool.dispatcher.ordered_turns import stages
 
 KINDS = {"r": Effects.READ, "w": Effects.WRITE, "u": None}
 

@@ -16,7 +16,7 @@ from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.formats import FORMATS, Response, response_reader
-from toolpool.dispatcher.turn import TurnResult
+from toolpool.dispatcher.turn_result import TurnResult
 
 PNG = base64.b64encode(b"\x89PNG not really").decode()
 PROVIDERS = ["anthropic", "openai_chat", "openai_responses", "gemini", "bedrock", "mcp"]

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from tests.sdk_types import hold_item, taken_by
 from toolpool import Dispatcher, tool
 from toolpool.contract.outcome import Code
-from toolpool.dispatcher.turn import TurnResult
+from toolpool.dispatcher.turn_result import TurnResult
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
 AT = "2026-11-01T10:00:00Z"

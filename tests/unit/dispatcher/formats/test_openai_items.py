@@ -9,7 +9,7 @@ from tests.sdk_types import hold_item
 from toolpool import Dispatcher, ToolContext, tool
 from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
-from toolpool.dispatcher.turn import TurnResult
+from toolpool.dispatcher.turn_result import TurnResult
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
 

@@ -22,7 +22,7 @@ from toolpool.contract import encoding
 from toolpool.contract.outcome import Code
 from toolpool.dispatcher.formats import FORMATS, Response, response_reader
 from toolpool.dispatcher.messages.wording import Wording
-from toolpool.dispatcher.turn import TurnResult
+from toolpool.dispatcher.turn_result import TurnResult
 
 SDK_MODELS: dict[str, Any] = {
     "anthropic": Message,

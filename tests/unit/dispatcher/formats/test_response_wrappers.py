@@ -9,7 +9,7 @@ from tests.sdk_types import hold
 from toolpool import Dispatcher, tool
 from toolpool.contract.outcome import Code
 from toolpool.dispatcher.formats import response_reader
-from toolpool.dispatcher.turn import TurnResult
+from toolpool.dispatcher.turn_result import TurnResult
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
 ran: list[str] = []

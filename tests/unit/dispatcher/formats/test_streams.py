@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from tests.sdk_types import hold
 from toolpool.contract.outcome import Code
 from toolpool.dispatcher.formats import Response, response_reader, response_wrappers
-from toolpool.dispatcher.turn import TurnResult
+from toolpool.dispatcher.turn_result import TurnResult
 
 Events = list[dict[str, Any]]
 

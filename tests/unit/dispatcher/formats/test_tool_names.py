@@ -11,7 +11,7 @@ from toolpool.dispatcher.dispatch import Dispatcher
 from toolpool.dispatcher.formats import FORMATS
 from toolpool.dispatcher.formats import offered_name as alias
 from toolpool.dispatcher.formats import tools_by_offered_name as originals
-from toolpool.dispatcher.turn import TurnResult
+from toolpool.dispatcher.turn_result import TurnResult
 
 PROVIDERS = ["anthropic", "openai_chat", "openai_responses", "gemini", "bedrock", "mcp"]
 NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FFF), min_size=1, max_size=128)

@@ -9,7 +9,7 @@ from openai.types.chat import ChatCompletionMessageFunctionToolCall
 from tests.sdk_types import hold
 from toolpool import Dispatcher, tool
 from toolpool.contract.outcome import Code
-from toolpool.dispatcher.turn import TurnResult
+from toolpool.dispatcher.turn_result import TurnResult
 
 
 @tool

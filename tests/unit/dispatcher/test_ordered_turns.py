@@ -19,7 +19,7 @@ from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import Effects, ToolSpec, sealed
 from toolpool.dispatcher.dispatch import Dispatcher
 from toolpool.dispatcher.transports.memory import MemoryTransport
-from toolpool.dispatcher.turn import TurnResult
+from toolpool.dispatcher.turn_result import TurnResult
 
 SPECS = [
     sealed(ToolSpec(name="read", effects=Effects.READ)),

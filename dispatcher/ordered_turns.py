@@ -1,11 +1,10 @@
-"""Runs the accepted calls of one turn, stage after stage."""
+"""Runs the accepted calls of turns in order: reads side by side, a declared write alone."""
 
 import asyncio
 import functools
 import time
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -28,7 +27,8 @@ from toolpool.dispatcher.outcomes import forgotten, left_to_others, not_queued
 from toolpool.dispatcher.policy.decision import Judgement
 from toolpool.dispatcher.results import OwnEnd, Results
 from toolpool.dispatcher.turn_options import TurnOptions
-from toolpool.dispatcher.turn_order import stages
+
+T = TypeVar("T")
 
 Judged = Mapping[int, Judgement]
 """The policy's judgements of calls that may not simply run, by index."""
@@ -38,11 +38,36 @@ _ENDED_BY_A_CANCEL = (Code.CANCELLED, Code.QUEUE_UNREACHABLE, Code.WORKER_LOST)
 _LOOK_SECONDS = 15.0
 """How often a waiting turn looks for records of its next calls."""
 _LOOK_AGAIN_SECONDS = 1.0
-_NOT_JUDGED: Judged = MappingProxyType({})
 
 
 Answered = tuple[ToolResult, bool]
 """A result, and whether it is new: the call did not have it before it was dispatched again."""
+
+
+def stages(
+    calls: Sequence[T], effects: Callable[[T], Effects | None], *, strict: bool = False
+) -> list[list[T]]:
+    """Groups that run one after another; the calls of a group run together.
+
+    A write waits for the calls before it, and those after it wait for the write. `strict`: if there
+    is a write, every call waits for the one before it.
+    """
+    if len(calls) == 1:
+        return [list(calls)]
+    if strict and Effects.WRITE in map(effects, calls):
+        return [[call] for call in calls]
+    groups: list[list[T]] = []
+    open_group: list[T] | None = None
+    for call in calls:
+        if effects(call) is Effects.WRITE:
+            groups.append([call])
+            open_group = None
+        elif open_group is None:
+            open_group = [call]
+            groups.append(open_group)
+        else:
+            open_group.append(call)
+    return groups
 
 
 class Turn:
@@ -59,6 +84,10 @@ class Turn:
         """Calls that were cancelled before they were sent, by index, with what answers them."""
         self.answered: Sequence[Pending] = ()
         """The calls of the last stage."""
+        self.rejected: dict[int, ToolResult] = {}
+        """The results of calls that were not accepted, by index."""
+        self.sent: dict[int, Pending] = {}
+        """The accepted calls that were sent or answered, by index."""
         self.known: set[int] = set()
         """The indexes of waiting calls that another dispatcher sent or refused."""
 
@@ -76,7 +105,7 @@ class Turn:
         return self.cancelled.keys() >= self.ahead().keys()
 
 
-class Turns:
+class OrderedTurns:
     """Runs any number of turns concurrently."""
 
     def __init__(
@@ -101,23 +130,19 @@ class Turns:
         turn: Turn,
         accepted: Sequence[Accepted],
         since: float,
-        sent: dict[int, Pending],
-        judged: Judged = _NOT_JUDGED,
+        judged: Judged,
     ) -> Coroutine[Any, Any, dict[int, Answered]]:
-        """A result for each call, by its index. The first calls' deadlines count from `since`.
-
-        Sent calls are put into `sent`, by index, so that they are known after a cancel.
-        """
+        """A result for each call, by its index. The first calls' deadlines count from `since`."""
         is_strict = self._settings.order == "strict"
         groups = stages(accepted, lambda item: item[1].spec.effects, strict=is_strict)
         if len(groups) != 1 or turn.cancelled:
-            return self._run_in_order(turn, groups, since, sent, judged)
+            return self._run_in_order(turn, groups, since, judged)
         self.running.discard(turn)  # no call waits for another, and all can be cancelled
         pendings: list[Pending] = []
         for call, offer in accepted:
             judgement = judged.get(call.index)
             pending = self._submit(call, offer.spec, turn.options, since, judgement)
-            sent[call.index] = pending
+            turn.sent[call.index] = pending
             pendings.append(pending)
         return self._await(accepted, pendings, turn.options, since)
 
@@ -221,7 +246,6 @@ class Turns:
         turn: Turn,
         groups: Sequence[Sequence[Accepted]],
         since: float,
-        sent: dict[int, Pending],
         judged: Judged,
     ) -> dict[int, Answered]:
         results: dict[int, Answered] = {}
@@ -240,7 +264,7 @@ class Turns:
                     self._submit_in_order(turn, accepted, since, judged, is_behind=is_behind)
                     for accepted in group
                 ]
-                sent |= {call.index: p for (call, _), p in zip(group, pendings, strict=True)}
+                turn.sent |= {call.index: p for (call, _), p in zip(group, pendings, strict=True)}
                 results |= await self._await(group, pendings, options, since, unseen)
                 turn.answered = pendings
                 if group is not groups[-1] and not turn.is_cancelled:
