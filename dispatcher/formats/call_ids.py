@@ -13,7 +13,8 @@ _UNIQUE = re.compile(
     r"|tooluse_[0-9A-Za-z_-]{20,}"  # Bedrock
     r"|call_([0-9]{2}_)?(?!0{4})[0-9A-Za-z]{20,}"  # OpenAI, DeepSeek
     r"|function-call-[0-9]{15,}"  # Gemini
-    r"|(?=.*[a-z])(?=.+[A-Z])[0-9A-Za-z]{9}"  # Mistral
+    # Mistral, but no name in camel case with a number at its end
+    r"|(?=.*[a-z])(?=.+[A-Z])(?=.*([A-Z][0-9A-Z]|[0-9][A-Za-z]))[0-9A-Za-z]{9}"
     # vLLM and others: a UUID or its beginning
     r"|(chatcmpl-tool-|call_|fc_)?(?!0{4})([0-9a-f]{16,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})"
 )

@@ -98,6 +98,7 @@ def test_where_a_note_was_dropped_what_others_are_like_is_unknown() -> None:
         "chatcmpl-tool-3f2b8a1096c84d0f8e",
         "3f2b8a10-96c8-4d0f-8e1a-2b3c4d5e6f70",
         "function-call-12345678901234567890",
+        "VvvODy9mT",
     ],
 )
 def test_ids_that_providers_make_at_random_are_unique(id: str) -> None:
@@ -121,6 +122,8 @@ def test_ids_that_providers_make_at_random_are_unique(id: str) -> None:
         "0000000000000001",
         "getWeatherForecast_1",
         "turn-0a1b2c3d4e5f-0",
+        "readFile1",
+        "callNum10",
     ],
 )
 def test_ids_that_may_be_given_again_are_not_unique(id: object) -> None:
