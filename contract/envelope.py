@@ -286,29 +286,25 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True):
 _SETTLED = re.compile(rb'\{"type":"settled","key":"([0-9A-Za-z_:.-]+)","outcome":')
 """The start of a `Settled`, matched without decoding the nested outcome."""
 
-_versions = msgspec.json.Decoder(_Versioned)
-
 _BATCH = "batch"
 _REPLY = "reply"
-_CANCEL = "cancel"
-_CATALOG = "catalog"
-_LEASE = "lease"
-_BACKGROUND = "background"
-_OUTPUT = "output"
-_SWITCH = "switch"
-_TOOLSET = "toolset"
-_EVENTS = "events"
+_PURPOSES: dict[type, str] = {
+    Cancel: "cancel",
+    CatalogEntry: "catalog",
+    WorkerLease: "lease",
+    BackgroundCall: "background",
+    StoredOutput: "output",
+    Switch: "switch",
+    Toolset: "toolset",
+    EventBatch: "events",
+}
 _encoder = msgspec.json.Encoder()
+_versions = msgspec.json.Decoder(_Versioned)
 _batches = msgspec.json.Decoder(Batch)
 _replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
-_cancels = msgspec.json.Decoder(Cancel)
-_entries = msgspec.json.Decoder(CatalogEntry)
-_leases = msgspec.json.Decoder(WorkerLease)
-_toolsets = msgspec.json.Decoder(Toolset)
-_background = msgspec.json.Decoder(BackgroundCall)
-_switches = msgspec.json.Decoder(Switch)
-_outputs = msgspec.json.Decoder(StoredOutput)
-_events = msgspec.json.Decoder(EventBatch)
+_decoders: dict[type, msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(kind) for kind in _PURPOSES
+}
 
 
 class Envelope:
@@ -385,69 +381,17 @@ class Envelope:
             outcome = failure(Code.INTERNAL, reason[:200], Executed.UNKNOWN)
             return Settled(key=settled[1].decode(), outcome=outcome)
 
-    def encode_cancel(self, cancel: Cancel) -> bytes:
-        """Encode and sign the cancel."""
-        return self._keyring.sign(_CANCEL, _encoder.encode(cancel))
+    def encode(self, value: msgspec.Struct) -> bytes:
+        """Encode and sign anything but batches and replies.
 
-    def decode_cancel(self, data: bytes) -> Cancel:
-        """Verify and decode a cancel."""
-        return _decode(_cancels, self._keyring.verify(_CANCEL, data))
+        Raises TypeError, ValueError (such as UnicodeEncodeError) or RecursionError if not JSON.
+        """
+        return self._keyring.sign(_PURPOSES[type(value)], _encoder.encode(value))
 
-    def encode_entry(self, entry: CatalogEntry) -> bytes:
-        """Encode and sign the catalog entry."""
-        return self._keyring.sign(_CATALOG, _encoder.encode(entry))
-
-    def decode_entry(self, data: bytes) -> CatalogEntry:
-        """Verify and decode a catalog entry."""
-        return _decode(_entries, self._keyring.verify(_CATALOG, data))
-
-    def encode_toolset(self, toolset: Toolset) -> bytes:
-        """Encode and sign the toolset."""
-        return self._keyring.sign(_TOOLSET, _encoder.encode(toolset))
-
-    def decode_toolset(self, data: bytes) -> Toolset:
-        """Verify and decode a toolset."""
-        return _decode(_toolsets, self._keyring.verify(_TOOLSET, data))
-
-    def encode_switch(self, switch: Switch) -> bytes:
-        """Encode and sign the switch."""
-        return self._keyring.sign(_SWITCH, _encoder.encode(switch))
-
-    def decode_switch(self, data: bytes) -> Switch:
-        """Verify and decode a switch."""
-        return _decode(_switches, self._keyring.verify(_SWITCH, data))
-
-    def encode_output(self, output: StoredOutput) -> bytes:
-        """Encode and sign the output. Raises UnicodeEncodeError for a lone surrogate."""
-        return self._keyring.sign(_OUTPUT, _encoder.encode(output))
-
-    def decode_output(self, data: bytes) -> StoredOutput:
-        """Verify and decode a stored output."""
-        return _decode(_outputs, self._keyring.verify(_OUTPUT, data))
-
-    def encode_background(self, call: BackgroundCall) -> bytes:
-        """Encode and sign the background call."""
-        return self._keyring.sign(_BACKGROUND, _encoder.encode(call))
-
-    def decode_background(self, data: bytes) -> BackgroundCall:
-        """Verify and decode a background call."""
-        return _decode(_background, self._keyring.verify(_BACKGROUND, data))
-
-    def encode_events(self, batch: EventBatch) -> bytes:
-        """Encode and sign the events. Raises TypeError or ValueError for a non-JSON entry."""
-        return self._keyring.sign(_EVENTS, _encoder.encode(batch))
-
-    def decode_events(self, data: bytes) -> EventBatch:
-        """Verify and decode events."""
-        return _decode(_events, self._keyring.verify(_EVENTS, data))
-
-    def encode_lease(self, lease: WorkerLease) -> bytes:
-        """Encode and sign the lease."""
-        return self._keyring.sign(_LEASE, _encoder.encode(lease))
-
-    def decode_lease(self, data: bytes) -> WorkerLease:
-        """Verify and decode a lease."""
-        return _decode(_leases, self._keyring.verify(_LEASE, data))
+    def decode(self, kind: type[T], data: bytes) -> T:
+        """Verify and decode a value of this type."""
+        decoder: msgspec.json.Decoder[T] = _decoders[kind]
+        return _decode(decoder, self._keyring.verify(_PURPOSES[kind], data))
 
 
 def _require_known(version: int) -> None:

@@ -67,7 +67,7 @@ class KillSwitches:
         before = self._denying()
         for data in found.values():
             try:
-                switch = self._envelope.decode_switch(data)
+                switch = self._envelope.decode(Switch, data)
             except MessageRejected:
                 continue
             if switch.prefix == self._prefix:
@@ -99,7 +99,7 @@ class KillSwitches:
         known = self._known.get(name)
         number = max(known[0].number + 1 if known is not None else 1, int(switch.set_at * 1000))
         numbered = msgspec.structs.replace(switch, prefix=self._prefix, number=number)
-        body = self._envelope.encode_switch(numbered)
+        body = self._envelope.encode(numbered)
         return SwitchChange(name, self._found.get(name, b""), body)
 
     def denying(self) -> list[Switch]:

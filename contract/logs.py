@@ -25,7 +25,6 @@ from toolpool.contract.log_writer import LogWriter
 
 CHANGE = {"is_change": True}
 """`extra` of a line that is never suppressed as a repeat, such as the end of an outage."""
-LEVELS = ("debug", "info", "warning", "error")
 
 _YES = ("1", "true", "t", "yes", "y", "on")
 _NAME = re.compile(r"\w+$")

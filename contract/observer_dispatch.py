@@ -14,7 +14,7 @@ from typing import Any
 
 from toolpool.contract import logs
 
-log = logs.logger("observe")
+log = logs.logger("observer_dispatch")
 
 PULSE_SECONDS = 0.25
 """The time between two pulses."""

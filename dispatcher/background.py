@@ -15,7 +15,7 @@ from typing import Any
 from toolpool.contract import encoding, logs
 from toolpool.contract.call import ToolCall
 from toolpool.contract.encoding import printable
-from toolpool.contract.envelope import BackgroundCall, Settled
+from toolpool.contract.envelope import BackgroundCall, Settled, StoredOutput
 from toolpool.contract.errors import MessageRejected, ServerError
 from toolpool.contract.ledger.lua_scripts import growing_pauses
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
@@ -146,7 +146,7 @@ class Background:
             try:
                 await self._transport.keep_handle(
                     call.handle,
-                    self._envelope.encode_background(call),
+                    self._envelope.encode(call),
                     owner=self._owner(call.session) if call.session is not None else None,
                     call=call.message.key,
                     keep=seconds,
@@ -264,7 +264,7 @@ class Background:
         if body is None:
             return None
         try:
-            output = self._envelope.decode_output(body)
+            output = self._envelope.decode(StoredOutput, body)
         except MessageRejected:
             return None
         owner = (handle, session, self._settings.tenant)
@@ -475,7 +475,7 @@ class Background:
 
     def _read(self, body: bytes) -> BackgroundCall | None:
         try:
-            return self._envelope.decode_background(body)
+            return self._envelope.decode(BackgroundCall, body)
         except MessageRejected:
             return None
 

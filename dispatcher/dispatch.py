@@ -341,11 +341,11 @@ class Dispatcher:
         response's id or `turn`, a repeated call attaches to its record and is never run twice.
         `only` narrows the allow-list, `context` is passed to the tools and is not shown to the
         model, `timeout` (seconds) replaces the tools' own. A call that runs longer than `wait`
-        seconds goes on in the background and answers with a handle. `again` says that a host that
-        has gone may have dispatched the turn before: a call that may not run twice and has no
-        record is then answered `executed: unknown`, and not run. Never raises for what a model or a
-        tool does; cancelling it cancels its calls. Raises ValueError for an invalid time; for a
-        `session` or `turn` that is empty, longer than 256 characters or not Unicode; for an empty
+        seconds goes on in the background and answers with a handle. Set `again` if a host that
+        is gone may already have dispatched the turn: a call that may not run twice and has no
+        record is then not run, and is answered `executed: unknown`. Never raises for what a model
+        or a tool does; cancelling it cancels its calls. Raises ValueError for an invalid time; for
+        a `session` or `turn` that is empty, longer than 256 characters or not Unicode; for an empty
         `only`; and for a `context` that is not JSON or exceeds the size limit of one call's
         arguments.
         """

@@ -21,7 +21,7 @@ from toolpool.dispatcher.calls import pending_factory
 from toolpool.dispatcher.calls.countdown_latch import CountdownLatch, Waiter
 from toolpool.dispatcher.calls.in_flight import InFlightCalls
 from toolpool.dispatcher.calls.pending import Pending, Stage
-from toolpool.dispatcher.calls.refusals import LEAST_KEPT_SECONDS, Rejected
+from toolpool.dispatcher.calls.refusals import LEAST_KEPT_SECONDS
 from toolpool.dispatcher.calls.reporting import UnsentCall
 from toolpool.dispatcher.outcomes import forgotten, left_to_others, not_queued
 from toolpool.dispatcher.policy.decision import Judgement
@@ -145,18 +145,6 @@ class OrderedTurns:
             turn.sent[call.index] = pending
             pendings.append(pending)
         return self._await(accepted, pendings, turn.options, since)
-
-    async def were_dispatched(
-        self, calls: Sequence[ToolCall], options: TurnOptions
-    ) -> Sequence[bool | None]:
-        """Whether each call was dispatched in this turn before; None if unknown."""
-        return await self._in_flight.were_dispatched(calls, options)
-
-    async def reject(
-        self, rejected: Sequence[tuple[ToolCall, ToolResult]], options: TurnOptions
-    ) -> list[Rejected]:
-        """Record that calls were rejected; see `InFlightCalls.reject`."""
-        return await self._in_flight.reject(rejected, options)
 
     async def cancel_all(self, session: str | None, call_id: str | None) -> int:
         """Cancel open calls and those that wait in their turn; return how many ended."""
@@ -301,7 +289,7 @@ class OrderedTurns:
             accepted = [turn.accepted[index] for index in turn.ahead() if index in turn.accepted]
             calls = [call for call, offer in accepted if not task_tools.is_own(offer.spec)]
             now = time.monotonic()
-            known = await self.were_dispatched(calls, turn.options)
+            known = await self._in_flight.were_dispatched(calls, turn.options)
             if None in known and now < looked_at + LEAST_KEPT_SECONDS:
                 pause = _LOOK_AGAIN_SECONDS
                 continue

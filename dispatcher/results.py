@@ -16,7 +16,7 @@ from toolpool.dispatcher.policy.result_policy import ResultPolicy
 from toolpool.dispatcher.policy.verdict_types import ProposedCall, copied
 from toolpool.dispatcher.turn_options import TurnOptions
 
-log = logs.logger("dispatch")
+log = logs.logger("results")
 
 
 class OwnEnd(NamedTuple):

@@ -34,7 +34,7 @@ from toolpool.dispatcher.turn_options import TurnOptions
 from toolpool.dispatcher.turn_pipeline import TurnPipeline
 from toolpool.dispatcher.turn_result import TurnResult
 
-log = logs.logger("histories")
+log = logs.logger("resume")
 
 _NOTES_AT_MOST = 10_000
 _LOOK_UP_SECONDS = 5.0

@@ -13,10 +13,10 @@ from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.admission.acceptance import Acceptance
-from toolpool.dispatcher.admission.availability import Availability
 from toolpool.dispatcher.admission.loop_guard import LoopGuard
 from toolpool.dispatcher.admission.validate import Accepted
 from toolpool.dispatcher.analytics import Analytics
+from toolpool.dispatcher.calls.in_flight import InFlightCalls
 from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.calls.refusals import Rejected
 from toolpool.dispatcher.formats import Response, response_reader
@@ -42,7 +42,7 @@ class TurnPipeline:
         observers: Observers,
         *,
         acceptance: Acceptance,
-        availability: Availability,
+        in_flight: InFlightCalls,
         turns: OrderedTurns,
         loops: LoopGuard,
         analytics: Analytics,
@@ -55,7 +55,7 @@ class TurnPipeline:
         self._wording = wording
         self._observers = observers
         self._acceptance = acceptance
-        self._availability = availability
+        self._in_flight = in_flight
         self._turns = turns
         self._loops = loops
         self._analytics = analytics
@@ -107,7 +107,7 @@ class TurnPipeline:
         if preview.decision == "deny":
             return preview
         as_run = msgspec.structs.replace(verdict[0], arguments=preview.arguments)
-        refusal = self._availability.refusal(as_run, is_sent=False)
+        refusal = self._in_flight.available.refusal(as_run, is_sent=False)
         if refusal is None:
             return preview
         if refusal.code is Code.DENIED:
@@ -254,7 +254,7 @@ class TurnPipeline:
         judge, only = self._acceptance.judge, options.only
         verdicts = [judge(c, only, found.format) for c in found.calls if c.index in looping]
         calls = [verdict[0] for verdict in verdicts if not isinstance(verdict, ToolResult)]
-        asked = await self._turns.were_dispatched(calls, options) if calls else []
+        asked = await self._in_flight.were_dispatched(calls, options) if calls else []
         known = {call.index for call, known in zip(calls, asked, strict=True) if known is not False}
         return {index: seen for index, seen in looping.items() if index not in known}
 
@@ -277,7 +277,7 @@ class TurnPipeline:
         ]
         known: Sequence[Rejected] = ()
         if calls:
-            known = await self._turns.reject([(c, rejected[c.index]) for c in calls], options)
+            known = await self._in_flight.reject([(c, rejected[c.index]) for c in calls], options)
         for call, (executed, _) in zip(calls, known, strict=True):
             result = rejected[call.index]
             is_offered_elsewhere = result.code is Code.UNKNOWN_TOOL and (

@@ -99,7 +99,7 @@ class Wiring:
             wording,
             self.observers,
             acceptance=self.acceptance,
-            availability=self.in_flight.available,
+            in_flight=self.in_flight,
             turns=self.turns,
             loops=self.loops,
             analytics=self.analytics,

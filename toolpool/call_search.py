@@ -10,6 +10,7 @@ from typing import Any
 from toolpool.contract import encoding
 from toolpool.contract.envelope import BackgroundCall, Envelope, Question, WorkerLease
 from toolpool.contract.errors import MessageRejected
+from toolpool.contract.event_entries import EventBatch
 from toolpool.contract.fleet_clock import fleet_time
 from toolpool.contract.ledger.lua_scripts import REPLY_STREAM_MS
 from toolpool.contract.operator_messages import (
@@ -228,7 +229,7 @@ class Finder:
 
     def _read(self, handle: str, body: bytes | None) -> BackgroundCall | None:
         with suppress(MessageRejected):
-            call = self._envelope.decode_background(body) if body is not None else None
+            call = self._envelope.decode(BackgroundCall, body) if body is not None else None
             if call is not None and (call.handle, call.tenant) == (handle, self._settings.tenant):
                 return call
         return None
@@ -314,7 +315,7 @@ class Finder:
             entries = client.xrevrange(self._names.events, count=_ENTRIES_AT_MOST)
         for _, fields in entries:
             try:
-                batch = self._envelope.decode_events(fields.get(b"b", b""))
+                batch = self._envelope.decode(EventBatch, fields.get(b"b", b""))
             except MessageRejected:
                 continue
             for note in reversed(batch.notes):

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from toolpool.contract.encoding import decode
-from toolpool.contract.envelope import CatalogEntry, Envelope, Switch, WorkerLease
+from toolpool.contract.envelope import CatalogEntry, Envelope, Switch, Toolset, WorkerLease
 from toolpool.contract.errors import BrokerUnreachable, MessageRejected, ToolDeclarationInvalid
 from toolpool.contract.fleet_clock import fleet_time
 from toolpool.contract.kill_switches import KillSwitches, States, switch_name
@@ -217,7 +217,7 @@ def _note_dispatcher(fleet: Fleet, envelope: Envelope, id_: str, lease: bytes) -
 
 def _note_worker(fleet: Fleet, envelope: Envelope, id_: str, lease: bytes) -> None:
     try:
-        known = envelope.decode_lease(lease)
+        known = envelope.decode(WorkerLease, lease)
         if not known.ended:
             fleet.workers.append(known)
     except MessageRejected as error:
@@ -233,7 +233,7 @@ def _note_tools(
     for body in bodies:
         with suppress(MessageRejected):  # a holder of our key signs both
             if body is not None:
-                toolset = envelope.decode_toolset(body)
+                toolset = envelope.decode(Toolset, body)
                 tools[toolset.digest] = toolset.tools
                 for name in toolset.tools if toolset.digest in ages else ():
                     age = ages[toolset.digest]
@@ -268,7 +268,7 @@ def _note_entries(fleet: Fleet, envelope: Envelope, catalog: dict[bytes, bytes])
     versions: dict[tuple[str, str], CatalogEntry] = {}
     for field_name, body in catalog.items():
         try:
-            entry = envelope.decode_entry(body)
+            entry = envelope.decode(CatalogEntry, body)
         except MessageRejected:
             name = field_name.partition(b"\0")[0].decode(errors="replace")
             fleet.foreign_tools.append(_shown(name))
@@ -300,14 +300,14 @@ def remove_tool(settings: Settings, name: str) -> int:
         pipeline = client.pipeline(transaction=True)
         for raw, body in fields.items():
             try:
-                entry = envelope.decode_entry(body)
+                entry = envelope.decode(CatalogEntry, body)
             except MessageRejected:
                 pipeline.hdel(names.catalog, raw)
                 removed += 1
                 continue
             if not entry.removed:
                 gone = replace(entry, removed=True, published_at=now + 1.0)
-                pipeline.hset(names.catalog, raw, envelope.encode_entry(gone))
+                pipeline.hset(names.catalog, raw, envelope.encode(gone))
                 removed += 1
         if removed:
             pipeline.set(names.catalog_version, secrets.token_hex(8))

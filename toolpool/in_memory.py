@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 
 from toolpool.contract import rate_limits
-from toolpool.contract.envelope import CatalogEntry, Envelope, WorkerLease
+from toolpool.contract.envelope import Cancel, CatalogEntry, Envelope, WorkerLease
 from toolpool.contract.kill_switches import KillSwitches
 from toolpool.contract.ledger.memory_server import MemoryServer
 from toolpool.contract.redis_keys import RedisKeys
@@ -94,7 +94,7 @@ class InMemoryWorker:
         names = RedisKeys(settings.key_prefix)
         for spec in specs:
             entry = CatalogEntry(spec=spec, published_at=server.time(), version=VERSION)
-            server.catalog[spec.name] = envelope.encode_entry(entry)
+            server.catalog[spec.name] = envelope.encode(entry)
         self._slots = {
             names.queue(spec.queue, spec.run_in): settings.slots(spec.run_in) for spec in specs
         }
@@ -128,7 +128,7 @@ class InMemoryWorker:
     async def _follow_cancels(self) -> None:
         while True:
             _, message = await self._server.take(f"cancel:{_WORKER}")
-            self._executor.cancel(self._envelope.decode_cancel(message).key)
+            self._executor.cancel(self._envelope.decode(Cancel, message).key)
 
     async def _pulse(self) -> None:
         while True:
@@ -146,7 +146,7 @@ class InMemoryWorker:
             slots=self._slots,
             beat=next(self._beats),
         )
-        self._server.leases[_WORKER] = self._envelope.encode_lease(lease)
+        self._server.leases[_WORKER] = self._envelope.encode(lease)
 
 
 def _source(secrets: Resolve | None, settings: Settings) -> Source | None:

@@ -20,7 +20,7 @@ from toolpool.contract.settings import Settings
 from toolpool.contract.spec import CATALOG_TTL_SECONDS, ToolSpec
 from toolpool.contract.version import VERSION
 
-log = logs.logger("shelf")
+log = logs.logger("catalog_publisher")
 
 _LOOK_SECONDS = 15.0
 """How often entries are checked even if the catalog's version is unchanged."""
@@ -96,20 +96,20 @@ class CatalogPublisher:
         """The existing entry, to keep its date; else a new one."""
         if body is not None:
             try:
-                if not self._envelope.decode_entry(body).removed:
+                if not self._envelope.decode(CatalogEntry, body).removed:
                     return body
             except MessageRejected:
                 pass
         spec = self._specs[field]
         entry = CatalogEntry(spec=spec, published_at=server_time, version=VERSION)
-        return self._envelope.encode_entry(entry)
+        return self._envelope.encode(entry)
 
     def _is_older(self, body: bytes, known: bytes) -> bool:
         try:
-            found = self._envelope.decode_entry(body)
+            found = self._envelope.decode(CatalogEntry, body)
         except MessageRejected:
             return False
-        ours = self._envelope.decode_entry(known)
+        ours = self._envelope.decode(CatalogEntry, known)
         return not found.removed and found.published_at <= ours.published_at
 
     def _is_removal(self, body: bytes | None) -> bool:
@@ -117,7 +117,7 @@ class CatalogPublisher:
         if body is None or not self._is_stocked:
             return False
         try:
-            return self._envelope.decode_entry(body).removed
+            return self._envelope.decode(CatalogEntry, body).removed
         except MessageRejected:
             return False
 
@@ -137,7 +137,7 @@ class CatalogPublisher:
                 pipeline.hset(names.catalog, field, body)
         if self._specs:
             pipeline.zadd(names.catalog_ages, dict.fromkeys(self._specs, server_time))
-        body = self._envelope.encode_toolset(self.toolset)
+        body = self._envelope.encode(self.toolset)
         pipeline.set(names.toolset(self.toolset.digest), body, px=kept_ms)
         for key in (names.catalog, names.catalog_ages):
             pipeline.pexpire(key, kept_ms)

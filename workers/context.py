@@ -14,7 +14,7 @@ from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.redaction import NOTHING, Redaction
 from toolpool.workers.safe_text import text_of
 
-log = logs.logger("progress")
+log = logs.logger("context")
 
 _PROGRESS_SECONDS = 0.25
 _MESSAGE_CHARACTERS = 1_000

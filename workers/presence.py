@@ -136,7 +136,7 @@ class Presence:
             ended=ended,
             started_at=self.clock.time() - (elapsed() - self._began),
         )
-        return self._envelope.encode_lease(lease)
+        return self._envelope.encode(lease)
 
     def _renew(self) -> bytes:
         """Renew the lease; returns the catalog's version."""

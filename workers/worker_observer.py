@@ -153,8 +153,8 @@ class WorkerObserver(BaseObserver):
     def started(self, call: RunFacts, received: Received) -> None:
         """A call is passed to the event loop, a thread or a child process.
 
-        An observer that is `quick` and not batched is called in the context in which the tool runs,
-        except for child processes.
+        If `is_quick` is true, an observer is called in the context in which the tool runs, except
+        for child processes.
         """
 
     def ended(self, call: RunFacts, ended: RunEnded) -> None:

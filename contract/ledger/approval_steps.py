@@ -58,7 +58,7 @@ class DecisionStep(msgspec.Struct, frozen=True, gc=False):
 class ApprovalRecord(NamedTuple):
     """The record of a call; `state` is empty if there is none. The bytes are signed.
 
-    `answer` is set by `ask`: `new`, `ran` or `moved` (as in `DispatcherLedger.open`), else empty.
+    `answer` is set by `ask`: `new`, `ran` or `moved` (as in open.lua), else empty.
     """
 
     key: str

@@ -181,49 +181,6 @@ class Release(msgspec.Struct, frozen=True, gc=False):
     entered: bool
 
 
-class DispatcherLedger(Protocol):
-    """The steps of the asking side. All raise `ServerUnavailable` past `give_up_at` (monotonic)."""
-
-    async def open(
-        self,
-        openings: Sequence[Opening],
-        *,
-        nonce: str,
-        reply: str,
-        queue: str,
-        message: bytes,
-        give_up_at: float,
-        tried_in: str | None = None,
-    ) -> tuple[str, list[bytes]]:
-        """Create or join the records of calls and publish their message, if it is not empty.
-
-        Answers the server's epoch, and for each call `NEW`, `ATTACHED` or `running` (opened
-        before), `MOVED`, `RAN`, `WAITING` or `APPROVED` (it needs approval, or has it, and the
-        opening does not say so), `LAPSED`, or its signed outcome.
-        """
-        ...
-
-    async def close(
-        self, closings: Sequence[Closing], *, reply: str, end: CloseReason, give_up_at: float
-    ) -> list[bytes]:
-        """End calls.
-
-        Answers for each its outcome, `OTHERS`, `MISSING`, or, if it is left alone, `running`,
-        `ATTACHED`, `WAITING` or `APPROVED`.
-        """
-        ...
-
-    async def recover(
-        self, recoveries: Sequence[RecoveryRequest], *, reply: str, queue: str, give_up_at: float
-    ) -> list[bytes]:
-        """Restart the calls that may run again, and settle the others as lost.
-
-        Answers for each call `SENT`, `again`, `running`, `MOVED`, `UNCLAIMED`, `MISSING`,
-        `WAITING`, `APPROVED` or its outcome.
-        """
-        ...
-
-
 class WorkerLedger(Protocol):
     """The steps of workers. All raise `ServerUnavailable` past `give_up_at` (monotonic)."""
 

@@ -119,7 +119,7 @@ class Catalog:
         strangers = 0
         for data in entries:
             try:
-                entry = envelope.decode_entry(data)
+                entry = envelope.decode(CatalogEntry, data)
             except MessageRejected:
                 strangers += 1
                 continue

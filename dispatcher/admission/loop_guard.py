@@ -16,7 +16,7 @@ from toolpool.contract.settings import Settings
 from toolpool.dispatcher.host.hook import Hook, HookFailed
 from toolpool.dispatcher.observer import Loop, Observers
 
-log = logs.logger("loops")
+log = logs.logger("loop_guard")
 
 _PATIENCE_SECONDS = 0.5
 _NOTE_SECONDS = 0.1

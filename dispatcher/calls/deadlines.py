@@ -24,7 +24,7 @@ from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.outcomes import left_to_others, not_queued, unreachable
 
-log = logs.logger("keeper")
+log = logs.logger("deadlines")
 
 _AHEAD_SECONDS = 0.1
 _LONGEST_ASK = 1.0
@@ -72,7 +72,7 @@ class Deadlines:
         self._closing: set[asyncio.Task[None]] = set()
 
     def watch(self, pending: Pending, *, alone: bool = False) -> None:
-        """Enforce a call's deadlines; `alone` gives its queue wait a timer of its own."""
+        """Enforce a call's deadlines. `alone`: with a timer of its own for its queue wait."""
         last = next(reversed(self._line), None)
         if alone:
             self._at(pending.start_by, self._queue_wait_over, pending)
@@ -282,7 +282,7 @@ class Deadlines:
             unclaimed=signed(pending.key, _unclaimed(pending, reason)),
             claimed=signed(pending.key, failure(claimed, "", Executed.UNKNOWN)),
             doubtful=signed(pending.key, _unknown(code)),
-            cancel=self._envelope.encode_cancel(Cancel(key=pending.key)),
+            cancel=self._envelope.encode(Cancel(key=pending.key)),
             unsent=pending.certainly_not_run,
             leaves_mark=pending.leaves_mark,
         )

@@ -242,7 +242,7 @@ class InFlightCalls(Calls):
         if pending.stage is Stage.RUNNING and not pending.message.rerunnable:
             # the server lost the record of its start: only its outcome may arrive
             pending.claimed_by("")
-            self._pump.orphaned(pending)
+            self._pump.queue_of(pending).orphaned(pending)
         else:
             if pending.limited is not None:
                 self._rate_gate.ended(pending)
@@ -290,9 +290,9 @@ class InFlightCalls(Calls):
     def open_unsent(self, call: ToolCall, spec: ToolSpec, turn: TurnOptions) -> Pending:
         """Open a call only to cancel it; nothing is sent.
 
-        Its record is kept for `dedup_ttl`, so that a dispatcher that holds the call in a waiting
-        turn finds it cancelled. A call of a shared run has no record of its own, and one of a
-        resumed turn may have another.
+        Its record is kept for `dedup_ttl`, so that another dispatcher whose turn waits finds it
+        cancelled. This record does not prove that the call never ran if it shares runs, since such
+        a call runs under another record, or if its turn is resumed.
         """
         pending, is_new = self._accept(call, spec, turn, time.monotonic())
         if is_new:
@@ -418,7 +418,7 @@ class InFlightCalls(Calls):
             settings=self._settings,
             server_now=self._transport.server_time(),
         )
-        self._pump.adopt(pending)
+        self._pump.queue_of(pending).adopt(pending)
         self._deadlines.watch(pending, alone=True)
         if not is_wanted:
             return pending
@@ -430,7 +430,7 @@ class InFlightCalls(Calls):
         elif has_record or (pending.message.rerunnable and pending.deadline > now):
             await self._recovery.released(pending)
         elif pending.start_by > now and pending.start_by != pending.deadline:
-            self._pump.orphaned(pending)
+            self._pump.queue_of(pending).orphaned(pending)
         else:
             self.resolve(pending, failure(Code.WORKER_LOST, "", Executed.UNKNOWN))
         return pending
@@ -448,7 +448,7 @@ class InFlightCalls(Calls):
 
     @override
     def join(self, pending: Pending) -> None:
-        self._pump.adopt(pending)
+        self._pump.queue_of(pending).adopt(pending)
         self.released(pending)
 
     def refusal(self, call: ToolCall, *, is_sent: bool = True) -> Outcome | None:
@@ -544,7 +544,7 @@ class InFlightCalls(Calls):
         pending.claimed_by(worker)
         self._recovery.queue_watch.started(pending.queue, pending.published_at)
         self._notifications.start(pending, worker)
-        self._pump.started(pending)
+        self._pump.queue_of(pending).started(pending)
 
     @override
     def progressed(self, pending: Pending, progress: Progress) -> None:

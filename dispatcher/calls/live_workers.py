@@ -91,7 +91,7 @@ class LiveWorkers:
         known = len(self._toolsets)
         for digest, body in zip(digests, bodies, strict=True):
             try:
-                toolset = self._envelope.decode_toolset(body) if body is not None else None
+                toolset = self._envelope.decode(Toolset, body) if body is not None else None
             except MessageRejected:
                 continue
             if toolset is not None and toolset.digest == digest:
@@ -137,7 +137,7 @@ class LiveWorkers:
         last_had: dict[str, float] = {}
         for age, body in zip(ages.values(), bodies, strict=True):
             with suppress(MessageRejected):
-                for tool in self._envelope.decode_toolset(body).tools if body is not None else ():
+                for tool in self._envelope.decode(Toolset, body).tools if body is not None else ():
                     last_had[tool] = min(age, last_had.get(tool, age))
         server_now = self._transport.server_time()
         return {

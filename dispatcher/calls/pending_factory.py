@@ -20,14 +20,14 @@ from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.turn_options import TurnOptions
 
-log = logs.logger("traffic")
+log = logs.logger("pending_factory")
 
 ANSWER_MARGIN_SECONDS = 1.0
 """Time between the end of the tool's timeout and the call's deadline, for the reply to arrive."""
 
 
 def user_of(turn: TurnOptions, settings: Settings) -> Any:
-    """The user whose calls count as the same: only the user's own if the tool gets user secrets."""
+    """The id of the user in the context of a turn; None if it has none."""
     return None if turn.context is None else turn.context.get(settings.secrets_user)
 
 

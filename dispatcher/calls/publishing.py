@@ -13,7 +13,7 @@ from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.outcomes import forgotten, unreachable
 
-log = logs.logger("pump")
+log = logs.logger("publishing")
 
 
 class Queue(Protocol):

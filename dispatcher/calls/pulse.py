@@ -49,7 +49,10 @@ def _oldest_waiting(calls: Collection[Pending], pump: Pump, now: float) -> float
     for pending in calls:
         if pending.awaits_approval or pending.shares_run:
             continue
-        if pending.stage is Stage.WAITING and pump.blocked_by(pending) != "workers":
+        if (
+            pending.stage is Stage.WAITING
+            and pump.queue_of(pending).blocked_by(pending) != "workers"
+        ):
             continue
         if pending.limited is not None and pending.limited.waits:
             continue

@@ -30,7 +30,7 @@ class Pump:
     def submit(self, pending: Pending) -> None:
         """Take a call; answer `exception.overloaded` at once if there is no room for it."""
         if self._has_room(pending):
-            self._queue(pending).submit(pending)
+            self.queue_of(pending).submit(pending)
 
     def hold(self, pending: Pending, *, always: bool = False) -> bool:
         """Count a call that waits elsewhere as waiting; return False if it is refused instead.
@@ -66,7 +66,7 @@ class Pump:
             return False
         return True
 
-    def _queue(self, pending: Pending) -> QueuePump:
+    def queue_of(self, pending: Pending) -> QueuePump:
         """The queue of a call.
 
         A tool with a concurrency cap has its own, so it holds up no other.
@@ -81,35 +81,15 @@ class Pump:
         queue.cap = spec.concurrency  # a redeclared tool may have another cap
         return queue
 
-    def blocked_by(self, pending: Pending) -> str:
-        """Why a call that waits here was not sent; see `QueuePump.blocked_by`."""
-        return self._queue(pending).blocked_by(pending)
-
-    def adopt(self, pending: Pending) -> None:
-        """Take over a call that another dispatcher published."""
-        self._queue(pending).adopt(pending)
-
-    def started(self, pending: Pending) -> None:
-        """Note that a worker has claimed the call."""
-        self._queue(pending).started(pending)
-
-    def orphaned(self, pending: Pending) -> None:
-        """Note that no worker will start the call."""
-        self._queue(pending).orphaned(pending)
-
     def move_to_background(self, pending: Pending) -> None:
         """Note that the call moves to the background, before it is marked so."""
         if pending.queue:
-            self._queue(pending).move_to_background(pending)
-
-    def published_again(self, pending: Pending) -> None:
-        """Note that a call that a worker had waits to be started again."""
-        self._queue(pending).published_again(pending)
+            self.queue_of(pending).move_to_background(pending)
 
     def done(self, pending: Pending) -> None:
         """Note that the call was answered."""
         if pending.queue:
-            self._queue(pending).done(pending)
+            self.queue_of(pending).done(pending)
 
     def close(self) -> None:
         """Stop sending."""
@@ -123,17 +103,17 @@ class Pump:
 
     def reroute(self, pending: Pending, queue: str) -> None:
         """Move a call to another queue, wherever it is."""
-        known = self._queue(pending)
+        known = self.queue_of(pending)
         if pending.stage is Stage.NEW:
             pending.rerouted(queue)
         elif pending.stage is Stage.WAITING:
             known.done(pending)
             pending.rerouted(queue)
-            self._queue(pending).submit(pending)
+            self.queue_of(pending).submit(pending)
         else:
             known.leave(pending)
             pending.rerouted(queue)
-            self._queue(pending).enter(pending)
+            self.queue_of(pending).enter(pending)
 
     def interrupted(self) -> None:
         """Note that the server did not answer, so that the live workers are unknown."""

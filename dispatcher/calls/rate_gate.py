@@ -27,7 +27,7 @@ from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.outcomes import not_queued, over_rate
 
-log = logs.logger("gate")
+log = logs.logger("rate_gate")
 
 _AT_ONCE = 256
 """The most calls and notes in one step."""

@@ -83,12 +83,12 @@ class Recovery:
         if pending.stage is not Stage.QUEUED or not pending.is_open:
             return
         if reason:
-            self._pump.orphaned(pending)
+            self._pump.queue_of(pending).orphaned(pending)
             self._unsure.add(pending)
             return
         queue = self._fleet.queue_for(pending.spec)
         if queue == pending.queue or not self._fleet.runs(pending.spec):
-            self._pump.orphaned(pending)
+            self._pump.queue_of(pending).orphaned(pending)
             self._homeless[pending] = None
             return
         await self._send_to(pending, queue)
@@ -205,9 +205,9 @@ class Recovery:
         match answer.state:
             case CallState.RUNNING:
                 pending.claimed_by(answer.worker)
-                self._pump.started(pending)
+                self._pump.queue_of(pending).started(pending)
             case CallState.MOVED | CallState.RAN:
-                self._pump.orphaned(pending)
+                self._pump.queue_of(pending).orphaned(pending)
             case CallState.WAITING | CallState.APPROVED | CallState.LAPSED:
                 self._calls.approval_required(pending)
             case _:
@@ -215,7 +215,7 @@ class Recovery:
 
     def _sent_again(self, pending: Pending) -> None:
         pending.published_again(time.monotonic())
-        self._pump.published_again(pending)
+        self._pump.queue_of(pending).published_again(pending)
         self._observers.call("requeued", pending)
 
     async def _reopen(self, pending: Pending) -> None:
@@ -226,7 +226,7 @@ class Recovery:
         """
         if not pending.message.rerunnable:
             pending.claimed_by("")  # only its outcome may arrive, if its worker returns
-            self._pump.orphaned(pending)
+            self._pump.queue_of(pending).orphaned(pending)
             return
         if await self._open_again(pending, pending.message.attempt + 1):
             pending.forget_epoch()
@@ -257,7 +257,7 @@ class Recovery:
     async def _fetch_unreported_outcomes(self, calls: Iterable[Pending]) -> None:
         """Look up outcomes that were not reported to this dispatcher, a few calls per survey.
 
-        Of many waiting dispatchers not all get the reply, nor does one whose own lease had lapsed.
+        A dispatcher misses a reply if too many were to be notified or its lease had expired.
         """
         long_ago = time.monotonic() - _POLL_SECONDS
         asked = [p for p in calls if p.is_open and p.queue and _may_be_untold(p, long_ago)]

@@ -18,7 +18,7 @@ from toolpool.contract.outcome import is_temporary_refusal
 from toolpool.contract.record_keys import root_of
 from toolpool.dispatcher.calls.services import Calls, Services
 
-log = logs.logger("collect")
+log = logs.logger("reply_reader")
 
 _LONGEST_PAUSE_SECONDS = 1.0
 

@@ -267,7 +267,7 @@ class Reporter:
         if stage is Stage.PUBLISHING:
             return "server"
         if stage is Stage.WAITING:
-            return self._pump.blocked_by(pending)
+            return self._pump.queue_of(pending).blocked_by(pending)
         return "rate_limit" if pending.limited is not None and pending.limited.waits else "retry"
 
 

@@ -24,7 +24,7 @@ from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.calls.shared_run import KEPT_SECONDS, SharedRun
 from toolpool.dispatcher.outcomes import left_to_others, not_queued
 
-log = logs.logger("sharing")
+log = logs.logger("run_sharing")
 
 _ASK_SECONDS = 1.0
 _GROUP = 128

@@ -17,7 +17,7 @@ from toolpool.dispatcher.calls.recovery import Recovery
 from toolpool.dispatcher.calls.reporting import Reporter
 from toolpool.dispatcher.calls.services import Calls, Services
 
-log = logs.logger("follow")
+log = logs.logger("server_monitor")
 
 _LONGEST_PAUSE_SECONDS = 1.0
 _TOOLS_EVERY_SECONDS = 0.05
@@ -39,8 +39,8 @@ class ServerMonitor:
         recovery: Recovery,
         fleet: LiveWorkers,
         available: Availability,
-        circuits: FleetCircuits | None = None,
-        reporter: Reporter | None = None,
+        circuits: FleetCircuits,
+        reporter: Reporter,
         follows_catalog: bool,
     ) -> None:
         self._transport = services.transport
@@ -86,8 +86,8 @@ class ServerMonitor:
             if time.monotonic() >= give_up_at:
                 if self._catalog.strangers:
                     raise CatalogEmpty(
-                        f"{self._catalog.strangers} tools are published there, signed with another "
-                        "key: set TOOLPOOL_SIGNING_KEY to the one that the workers have"
+                        f"{self._catalog.strangers} tools are published, but signed with another "
+                        "key: set TOOLPOOL_SIGNING_KEY to the key of the workers"
                     )
                 raise CatalogEmpty(
                     f"no worker has published a tool in {seconds:g} s: start one with `toolpool "
@@ -115,11 +115,10 @@ class ServerMonitor:
         calls = [p for p in self._calls.all_open() if not p.awaits_approval]
         survey = await self._transport.survey(
             sorted({pending.queue for pending in calls if pending.queue}),
-            self._reporter.report() if self._reporter is not None else b"",
+            self._reporter.report(),
         )
         await self._available.follow_switches()
-        if self._circuits is not None:
-            await self._circuits.follow()
+        await self._circuits.follow()
         leases = self._read(survey.leases)
         await self._fleet.follow(leases)
         self._tell(leases)
@@ -146,7 +145,7 @@ class ServerMonitor:
         strangers = 0
         for body in bodies:
             try:
-                leases.append(self._envelope.decode_lease(body))
+                leases.append(self._envelope.decode(WorkerLease, body))
             except MessageRejected:
                 strangers += 1
         if strangers != self._strangers:

@@ -112,7 +112,7 @@ class Publisher:
         batch = EventBatch(
             source=self._source, number=self._batches, notes=tuple(notes), tenant=self._tenant
         )
-        body = self._envelope.encode_events(batch)
+        body = self._envelope.encode(batch)
         self._dropped = 0
         return body, batch.events
 

@@ -71,7 +71,7 @@ class EventReader:
     def decoded(self, body: bytes) -> EventBatch | None:
         """The events of an entry; None if its signature is not trusted, which is logged once."""
         try:
-            return self._envelope.decode_events(body)
+            return self._envelope.decode(EventBatch, body)
         except MessageRejected as error:
             self.rejected += 1
             if self.rejected == 1:

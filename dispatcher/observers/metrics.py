@@ -276,8 +276,8 @@ class _Ports:
                 self._users[address] += 1
                 return
         log.warning(
-            "metrics_port_taken address=%s:%d: this process serves another registry there. Give "
-            "both the same registry, or this one a port of its own; tool calls are not affected",
+            "metrics_port_taken address=%s:%d: this process serves another registry there. Use "
+            "the same registry for both, or another port; tool calls are not affected",
             *address,
         )
 

@@ -78,7 +78,7 @@ class Test:
         )
         """Whether a list is compared as a whole, and not by its elements."""
         if condition.missing and self._comparisons:
-            raise ValueError(f"{path!r} cannot be missing and be compared with something")
+            raise ValueError(f"{path!r}: `missing` cannot be combined with a comparison")
 
     @property
     def needs_number(self) -> bool:
@@ -127,7 +127,7 @@ def _steps(path: str) -> Steps:
             at += 1
         found = _STEP.match(path, at)
         if found is None or (found[1] and steps and path[at - 1] != "."):
-            raise ValueError(f"{path!r} is no path: write one as `customer.lines[*].sku`")
+            raise ValueError(f"{path!r} is not a valid path: an example is `customer.lines[*].sku`")
         name, position = found.groups()
         steps.append(name or (None if position == "*" else int(position)))
         at = found.end()

@@ -157,7 +157,9 @@ class Rules:
         known = self._misfits.get(spec.name)
         if known is None or known[0] != spec.digest:
             found = ((rule.name, rule.misfit(spec)) for rule in self._for(spec.name))
-            text = next((f"{name} cannot be held to it: {why}" for name, why in found if why), "")
+            text = next(
+                (f"{name} cannot be applied to it: {why}" for name, why in found if why), ""
+            )
             known = self._misfits[spec.name] = spec.digest, text
         return known[1]
 

@@ -123,14 +123,20 @@ class Transport(Protocol):
         `tried_in` is the epoch of an earlier attempt that the server may have taken: in another
         epoch, a call that may not run twice is not noted again (`MOVED`).
 
-        Returns the server's epoch and the answers of `DispatcherLedger.open`, decoded.
+        Returns the server's epoch, and for each call `NEW`, `ATTACHED` or `RUNNING` (opened
+        before), `MOVED`, `RAN`, `WAITING` or `APPROVED` (it needs approval, or has it, and the
+        opening does not say so), `LAPSED`, or its signed outcome.
         """
         ...
 
     async def close_calls(
         self, closings: Sequence[Closing], *, end: CloseReason, give_up_at: float
     ) -> list[LedgerAnswer]:
-        """End calls; returns the decoded answers of `DispatcherLedger.close`."""
+        """End calls.
+
+        Returns for each its outcome, `OTHERS`, `MISSING`, or, if it is left alone, `RUNNING`,
+        `ATTACHED`, `WAITING` or `APPROVED`.
+        """
         ...
 
     async def receive(self) -> list[bytes]:
@@ -152,7 +158,11 @@ class Transport(Protocol):
     async def recover(
         self, recoveries: Sequence[RecoveryRequest], *, queue: str, give_up_at: float
     ) -> list[LedgerAnswer]:
-        """Start calls of one queue again; returns the answers of `DispatcherLedger.recover`."""
+        """Restart the calls of one queue that may run again, and settle the others as lost.
+
+        Returns for each call `SENT`, `AGAIN`, `RUNNING`, `MOVED`, `UNCLAIMED`, `MISSING`,
+        `WAITING`, `APPROVED` or its outcome.
+        """
         ...
 
     async def keep_handle(

@@ -105,7 +105,7 @@ class MemoryTransport:
     async def close_calls(
         self, closings: Sequence[Closing], *, end: CloseReason, give_up_at: float
     ) -> list[LedgerAnswer]:
-        """End calls; returns the decoded answers of `DispatcherLedger.close`."""
+        """End calls; returns the state of each, or its outcome."""
         return decode_answers(
             await self._server.close(closings, reply=self._reply, end=end, give_up_at=give_up_at)
         )
@@ -132,7 +132,7 @@ class MemoryTransport:
     async def recover(
         self, recoveries: Sequence[RecoveryRequest], *, queue: str, give_up_at: float
     ) -> list[LedgerAnswer]:
-        """Start calls of one queue again; returns the answers of `DispatcherLedger.recover`."""
+        """Restart the calls of one queue that may run again; settle the others as lost."""
         return decode_answers(
             await self._server.recover(
                 recoveries, reply=self._reply, queue=queue, give_up_at=give_up_at
@@ -224,5 +224,5 @@ class MemoryTransport:
         return Survey(self._server.epoch, list(self._server.leases.values()), depths)
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Remove this dispatcher from the server."""
         self._server.dispatchers.discard(self._reply)

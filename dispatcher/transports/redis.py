@@ -194,7 +194,7 @@ class RedisTransport:
     async def close_calls(
         self, closings: Sequence[Closing], *, end: CloseReason, give_up_at: float
     ) -> list[LedgerAnswer]:
-        """End calls; returns the decoded answers of `DispatcherLedger.close`."""
+        """End calls; returns the state of each, or its outcome."""
         return decode_answers(
             await self._ledger.close(closings, reply=self._reply, end=end, give_up_at=give_up_at)
         )
@@ -259,7 +259,7 @@ class RedisTransport:
     async def recover(
         self, recoveries: Sequence[RecoveryRequest], *, queue: str, give_up_at: float
     ) -> list[LedgerAnswer]:
-        """Start calls of one queue again; returns the answers of `DispatcherLedger.recover`."""
+        """Restart the calls of one queue that may run again; settle the others as lost."""
         if self._broker is None:
             recoveries = [
                 msgspec.structs.replace(

@@ -270,13 +270,13 @@ SAMPLES = {
     "progress": _reply(Progress(key=CALL.key, done=3.0, total=10.0, message="reading")),
     "switch": Sample(
         Switch(tool="bash", reason="switched off for tonight", argument="command", value="reboot"),
-        ENVELOPE.encode_switch,
-        ENVELOPE.decode_switch,
+        ENVELOPE.encode,
+        partial(ENVELOPE.decode, Switch),
     ),
     "output": Sample(
         StoredOutput(handle="o-1", tenant="acme", session="s-1", tool="fs_read", text="all of it"),
-        ENVELOPE.encode_output,
-        ENVELOPE.decode_output,
+        ENVELOPE.encode,
+        partial(ENVELOPE.decode, StoredOutput),
     ),
     "background": Sample(
         BackgroundCall(
@@ -288,8 +288,8 @@ SAMPLES = {
             started_at=1767225600.5,
             deadline=1767312000.5,
         ),
-        ENVELOPE.encode_background,
-        ENVELOPE.decode_background,
+        ENVELOPE.encode,
+        partial(ENVELOPE.decode, BackgroundCall),
     ),
     "lease_busy": Sample(
         WorkerLease(
@@ -304,16 +304,16 @@ SAMPLES = {
             running=6,
             abandoned=1,
         ),
-        ENVELOPE.encode_lease,
-        ENVELOPE.decode_lease,
+        ENVELOPE.encode,
+        partial(ENVELOPE.decode, WorkerLease),
     ),
     "toolset": Sample(
         Toolset(
             digest="5d41402abc4b2a76b9719d911017c592",
             tools={"search_orders": "ce56a9521c59f5c205b39347f446ff81"},
         ),
-        ENVELOPE.encode_toolset,
-        ENVELOPE.decode_toolset,
+        ENVELOPE.encode,
+        partial(ENVELOPE.decode, Toolset),
     ),
     "lease_beating": Sample(
         WorkerLease(
@@ -326,8 +326,8 @@ SAMPLES = {
             beat=7,
             toolset="5d41402abc4b2a76b9719d911017c592",
         ),
-        ENVELOPE.encode_lease,
-        ENVELOPE.decode_lease,
+        ENVELOPE.encode,
+        partial(ENVELOPE.decode, WorkerLease),
     ),
     "lease_leaving": Sample(
         WorkerLease(
@@ -341,8 +341,8 @@ SAMPLES = {
             toolset="5d41402abc4b2a76b9719d911017c592",
             leaving=True,
         ),
-        ENVELOPE.encode_lease,
-        ENVELOPE.decode_lease,
+        ENVELOPE.encode,
+        partial(ENVELOPE.decode, WorkerLease),
     ),
     "lease_ended": Sample(
         WorkerLease(
@@ -354,18 +354,18 @@ SAMPLES = {
             slots={},
             ended=True,
         ),
-        ENVELOPE.encode_lease,
-        ENVELOPE.decode_lease,
+        ENVELOPE.encode,
+        partial(ENVELOPE.decode, WorkerLease),
     ),
     "entry_removed": Sample(
         CatalogEntry(spec=SPEC, published_at=1767225601.5, version="0.1.0", removed=True),
-        ENVELOPE.encode_entry,
-        ENVELOPE.decode_entry,
+        ENVELOPE.encode,
+        partial(ENVELOPE.decode, CatalogEntry),
     ),
     "switch_taken_back": Sample(
         Switch(tool="bash", reason="", set_at=1767225601.5, on=False),
-        ENVELOPE.encode_switch,
-        ENVELOPE.decode_switch,
+        ENVELOPE.encode,
+        partial(ENVELOPE.decode, Switch),
     ),
     "switch_bound": Sample(
         Switch(
@@ -376,8 +376,8 @@ SAMPLES = {
             tenant="acme",
             number=2,
         ),
-        ENVELOPE.encode_switch,
-        ENVELOPE.decode_switch,
+        ENVELOPE.encode,
+        partial(ENVELOPE.decode, Switch),
     ),
     "passed_denied": _reply(Passed(key=CALL.key, attempt=1, worker="w-1", reason="switch")),
     "passed_limited": _reply(
@@ -397,18 +397,18 @@ SAMPLES = {
         partial(read_decision, ENVELOPE, digest=REQUEST.digest, **OF_REQUEST),
     ),
     "decided": _reply(Decided(key=REQUEST.id, decision=signed_decision(ENVELOPE, DECISION))),
-    "cancel": Sample(Cancel(key=CALL.key), ENVELOPE.encode_cancel, ENVELOPE.decode_cancel),
+    "cancel": Sample(Cancel(key=CALL.key), ENVELOPE.encode, partial(ENVELOPE.decode, Cancel)),
     "entry": Sample(
         CatalogEntry(spec=SPEC, published_at=1767225600.5, version="0.1.0"),
-        ENVELOPE.encode_entry,
-        ENVELOPE.decode_entry,
+        ENVELOPE.encode,
+        partial(ENVELOPE.decode, CatalogEntry),
     ),
     "entry_heartbeat": Sample(
         CatalogEntry(
             spec=sealed(replace(SPEC, heartbeat=5.0)), published_at=1767225600.5, version="0.1.0"
         ),
-        ENVELOPE.encode_entry,
-        ENVELOPE.decode_entry,
+        ENVELOPE.encode,
+        partial(ENVELOPE.decode, CatalogEntry),
     ),
     "entry_declared": Sample(
         CatalogEntry(
@@ -426,8 +426,8 @@ SAMPLES = {
             published_at=1767225600.5,
             version="0.1.0",
         ),
-        ENVELOPE.encode_entry,
-        ENVELOPE.decode_entry,
+        ENVELOPE.encode,
+        partial(ENVELOPE.decode, CatalogEntry),
     ),
     "entry_rated": Sample(
         CatalogEntry(
@@ -435,8 +435,8 @@ SAMPLES = {
             published_at=1767225600.5,
             version="0.1.0",
         ),
-        ENVELOPE.encode_entry,
-        ENVELOPE.decode_entry,
+        ENVELOPE.encode,
+        partial(ENVELOPE.decode, CatalogEntry),
     ),
     "circuit": Sample(
         CircuitState(tool="search_orders", open_until=1767225630.5, set_at=1767225600.5),
@@ -458,8 +458,8 @@ SAMPLES = {
             published_at=1767225600.5,
             version="0.1.0",
         ),
-        ENVELOPE.encode_entry,
-        ENVELOPE.decode_entry,
+        ENVELOPE.encode,
+        partial(ENVELOPE.decode, CatalogEntry),
     ),
     "settled_broken": Sample(
         Settled(
@@ -504,8 +504,8 @@ SAMPLES = {
                 ),
             ),
         ),
-        ENVELOPE.encode_events,
-        ENVELOPE.decode_events,
+        ENVELOPE.encode,
+        partial(ENVELOPE.decode, EventBatch),
     ),
     "events_at_once": Sample(
         EventBatch(
@@ -525,8 +525,8 @@ SAMPLES = {
                 ),
             ),
         ),
-        ENVELOPE.encode_events,
-        ENVELOPE.decode_events,
+        ENVELOPE.encode,
+        partial(ENVELOPE.decode, EventBatch),
     ),
     "report": Sample(
         DispatcherReport(
@@ -589,8 +589,8 @@ SAMPLES = {
             started_at=1767225600.5,
             slots={"toolpool.default.loop": 256, "toolpool.default.thread": 16},
         ),
-        ENVELOPE.encode_lease,
-        ENVELOPE.decode_lease,
+        ENVELOPE.encode,
+        partial(ENVELOPE.decode, WorkerLease),
     ),
 }
 

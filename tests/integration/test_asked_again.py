@@ -253,8 +253,8 @@ async def test_a_call_met_twice_on_its_way_out_takes_one_place() -> None:
         again = asyncio.ensure_future(other.dispatch(call("write", label="x"), **SAME))
         await eventually(lambda: other.in_flight() == 1, "it is asked again")
         pending = next(iter(other._in_flight.all_open()))
-        other._in_flight._pump.adopt(pending)
-        other._in_flight._pump.adopt(pending)
+        other._in_flight._pump.queue_of(pending).adopt(pending)
+        other._in_flight._pump.queue_of(pending).adopt(pending)
         gate.open()
         await asyncio.gather(first, again)
         assert other._in_flight._pump._shared.sessions == {}
@@ -403,7 +403,7 @@ async def test_each_asker_of_one_dispatcher_is_answered_by_its_own_deadline() ->
         await eventually(lambda: gate.came, "it runs")
         hurried = (await dispatcher.dispatch(call("write", label="x"), **SAME, timeout=0.1))[0]
         assert (hurried.code, hurried.executed) == (Code.TIMEOUT, Executed.UNKNOWN)
-        told = "timed out after 0.1 s but goes on for another who asked for the same call"
+        told = "timed out after 0.1 s but still runs for another caller"
         assert told in str(hurried.error)
         assert not first.done()
         gate.open()

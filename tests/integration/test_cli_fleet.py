@@ -71,7 +71,7 @@ def working(folder: Path, redis_url: str) -> "Iterator[subprocess.Popen[bytes]]"
 
 def publish(client: "redis.Redis", spec: ToolSpec, at: float, key: str | None = None) -> None:
     envelope = Envelope(Keyring([key]) if key else Keyring.local())
-    entry = envelope.encode_entry(CatalogEntry(spec=spec, published_at=at, version="0"))
+    entry = envelope.encode(CatalogEntry(spec=spec, published_at=at, version="0"))
     field = RedisKeys.catalog_field(spec.name, spec.digest, envelope.key_id)
     client.hset(RedisKeys().catalog, field, entry)
     client.expire(RedisKeys().catalog, 60)
@@ -160,7 +160,7 @@ def test_a_worker_told_to_stop_says_that_it_left(
     assert worker.wait(20) == 0
     [left] = client.zrange(RedisKeys().workers, 0, -1)
     body = client.get(RedisKeys().worker(left.decode()))
-    lease = Envelope(Keyring.local()).decode_lease(body)
+    lease = Envelope(Keyring.local()).decode(WorkerLease, body)
     assert (lease.leaving, lease.ended) == (True, True)
 
 
@@ -205,7 +205,7 @@ def test_what_another_key_signed_is_named(
     lease = WorkerLease(
         id="w-other", host="h", pid=1, version="0", started_at=time.time(), slots={}
     )
-    client.set(RedisKeys().worker(lease.id), Envelope(Keyring([other])).encode_lease(lease), ex=60)
+    client.set(RedisKeys().worker(lease.id), Envelope(Keyring([other])).encode(lease), ex=60)
     client.zadd(RedisKeys().workers, {lease.id: time.time(), "w-gone": time.time()})
     client.expire(RedisKeys().workers, 60)
     publish(client, sealed(ToolSpec(name="theirs")), at=1.0, key=other)
@@ -291,12 +291,12 @@ def test_a_worker_with_older_tools_than_are_offered_is_named(
     publish(client, newer, at=time.time() + 60)
     envelope, names = Envelope(Keyring.local()), RedisKeys()
     toolset = toolset_of([newer])
-    client.set(names.toolset(toolset.digest), envelope.encode_toolset(toolset), ex=60)
+    client.set(names.toolset(toolset.digest), envelope.encode(toolset), ex=60)
     lease = WorkerLease(
         id="w-newer", host="h", pid=1, version=VERSION, started_at=0.0, slots={},
         toolset=toolset.digest,
     )  # fmt: skip
-    client.set(names.worker("w-newer"), envelope.encode_lease(lease), ex=60)
+    client.set(names.worker("w-newer"), envelope.encode(lease), ex=60)
     client.zadd(names.workers, {"w-newer": time.time()})
     status = json.loads(ran(folder, "status", "--json", TOOLPOOL_REDIS_URL=redis_url).stdout)
     [running] = [each for each in status["workers"] if each["id"] != "w-newer"]

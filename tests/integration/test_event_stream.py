@@ -62,7 +62,7 @@ async def put(
     stream: EventLog, *tools: str, number: int = 1, known: Position = BEGINNING, **fields: Any
 ) -> Position:
     batch = EventBatch(source="here", number=number, notes=notes(*tools), **fields)
-    body = ENVELOPE.encode_events(batch)
+    body = ENVELOPE.encode(batch)
     return await stream.add(body, count=batch.events, known=known)
 
 
@@ -166,8 +166,8 @@ async def test_an_unsigned_entry_is_skipped_and_reported_once(
     batch = EventBatch(source="x", number=1, notes=notes("forged"))
     for body in (
         b"nothing",
-        stranger.encode_events(batch),
-        ENVELOPE.encode_events(batch)[:-1],
+        stranger.encode(batch),
+        ENVELOPE.encode(batch)[:-1],
     ):
         await stream.add(body, count=2, known=BEGINNING)
     await put(stream, "a")

@@ -18,7 +18,7 @@ from tests.integration.fleet import call
 from tests.integration.test_deadlines import worker
 from tests.waiting import eventually
 from toolpool import Dispatcher, tool
-from toolpool.contract.envelope import Envelope
+from toolpool.contract.envelope import Envelope, WorkerLease
 from toolpool.contract.ledger.lua_scripts import LuaScripts
 from toolpool.contract.ledger.rate_counters import GRANTED, RateRequest, RedisRates
 from toolpool.contract.outcome import Code, Executed
@@ -337,7 +337,7 @@ async def test_places_of_a_worker_that_died_come_free(tmp_path: Path, trace: Pat
                 for lease in list(
                     client.scan_iter(RedisKeys(fleet.settings.key_prefix).worker("*"))
                 ):
-                    os.kill(envelope.decode_lease(client.get(lease)).pid, signal.SIGKILL)
+                    os.kill(envelope.decode(WorkerLease, client.get(lease)).pid, signal.SIGKILL)
             results = await asyncio.gather(*asked)
     assert all(result.ok for result in results)
 

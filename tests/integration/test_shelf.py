@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from toolpool.contract.envelope import Envelope
+from toolpool.contract.envelope import CatalogEntry, Envelope
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring, generate_key
@@ -115,4 +115,4 @@ def test_workers_that_start_together_agree(client: "redis.Redis") -> None:
     assert version(client) == before
     body = client.hget(RedisKeys().catalog, field)
     assert isinstance(body, bytes)
-    assert OURS.decode_entry(body).published_at == now
+    assert OURS.decode(CatalogEntry, body).published_at == now

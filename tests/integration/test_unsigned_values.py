@@ -73,7 +73,7 @@ def handed_over(settings: Settings, client: Any, handle: str, **more: Any) -> Ba
     message = CallMessage(id="c", key="k-1", tool="t", digest="", arguments={}, session="s")
     known = {"tenant": settings.tenant, "session": "s", "queue": "q", "started_at": time.time()}
     call = BackgroundCall(handle=handle, message=message, deadline=0.0, **(known | more))
-    body = Envelope(keyring(settings)).encode_background(call)
+    body = Envelope(keyring(settings)).encode(call)
     client.set(NAMES.background(handle), body, ex=60)
     return call
 
@@ -157,8 +157,8 @@ def test_the_time_that_a_toolset_was_served_may_be_anything(
     entry = CatalogEntry(spec=sealed(ToolSpec(name="t")), published_at=1.0, version="1")
     toolset = Toolset(digest="a" * 8, tools={"t": entry.spec.digest})
     try:
-        client.hset(NAMES.catalog, "t", envelope.encode_entry(entry))
-        client.set(NAMES.toolset(toolset.digest), envelope.encode_toolset(toolset), ex=60)
+        client.hset(NAMES.catalog, "t", envelope.encode(entry))
+        client.set(NAMES.toolset(toolset.digest), envelope.encode(toolset), ex=60)
         client.zadd(NAMES.toolsets, {toolset.digest: score})
         assert main(["tools", "list"]) == 0
         assert main(["status"]) == 1
@@ -173,7 +173,7 @@ def test_one_worker_is_one_worker(settings: Settings, client: Any, command: Comm
     lease = WorkerLease(id="w", host="h", pid=1, version="1", started_at=1.0, slots={"q": 4})
     try:
         client.zadd(NAMES.workers, {"w": time.time() + 60.0})
-        client.set(NAMES.worker("w"), Envelope(keyring(settings)).encode_lease(lease), ex=60)
+        client.set(NAMES.worker("w"), Envelope(keyring(settings)).encode(lease), ex=60)
         _, told = command("find", "handle")
     finally:
         client.delete(NAMES.workers, NAMES.worker("w"), NAMES.call("k-1"))

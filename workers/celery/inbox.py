@@ -44,7 +44,7 @@ class Inbox(Consumer):
                 if _is_batch(message):
                     handle(message)
                     return
-                reason = "it is no batch"
+                reason = "not a message of toolpool"
             except Exception as error:  # noqa: BLE001 - a message from an unknown writer
                 reason = _reason(error)
             self._drop(message, reason)

@@ -40,7 +40,7 @@ from toolpool.workers.running.threads import ThreadPool
 from toolpool.workers.tool import Tool
 from toolpool.workers.tool_loading import Catalog
 
-log = logs.logger("run")
+log = logs.logger("call_runner")
 
 _REPLY_MARGIN_SECONDS = 0.25
 """A run ends this long before the caller's deadline, so that its outcome still arrives."""

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from toolpool.contract import logs
-from toolpool.contract.envelope import Envelope
+from toolpool.contract.envelope import Cancel, Envelope
 from toolpool.contract.errors import MessageRejected, ServerError
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
@@ -27,7 +27,7 @@ async def follow_cancels(
             async with asyncio.timeout(2 * _CANCELS_SECONDS):  # past it the connection is dead
                 item: Any = await client.blpop([name], timeout=_CANCELS_SECONDS)
             if item is not None:
-                executor.cancel(envelope.decode_cancel(item[1]).key)
+                executor.cancel(envelope.decode(Cancel, item[1]).key)
         except MessageRejected as error:
             log.warning("cancel_rejected reason=%s: %s", error.reason, error)
         except (ServerError, TimeoutError) as error:

@@ -116,7 +116,7 @@ class Executor:
         return self._draining and self._grace_began_at < float("inf")
 
     def receive(self, data: bytes, acknowledge: Callable[[], None]) -> None:
-        """Take a message. `acknowledge` is called once, also if it is dropped."""
+        """Take a message. `acknowledge` is called exactly once, even if the message is dropped."""
         batch = self._message_reader.read(data)
         if batch is None or not batch.calls:
             acknowledge()

@@ -10,7 +10,7 @@ from toolpool.contract.errors import ServerUnavailable
 from toolpool.contract.ledger.rate_counters import RateLedger, RateRelease, start_of
 from toolpool.contract.rates import AT_ONCE, Limit
 
-log = logs.logger("starts")
+log = logs.logger("limit_notices")
 
 _AT_ONCE = 256
 _AT_MOST = 10_000

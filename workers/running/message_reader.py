@@ -8,7 +8,7 @@ from toolpool.contract.envelope import Batch, Envelope
 from toolpool.contract.errors import MessageRejected
 from toolpool.workers.worker_observer import WorkerObservers
 
-log = logs.logger("intake")
+log = logs.logger("message_reader")
 
 _LATE_SECONDS = 5.0
 """The tolerance for clock differences after a message's end."""
@@ -54,7 +54,7 @@ class MessageReader:
         if self._in_window <= _LINES:
             log.warning("message_rejected reason=%s: %s", reason, why)
         if self._in_window == _LINES:
-            log.warning("message_rejected: more within a minute are only counted")
+            log.warning("message_rejected: more within this minute are not logged one by one")
 
     def _say_rest(self) -> None:
         if self._in_window > _LINES:

@@ -147,7 +147,7 @@ class Settler:
             async with asyncio.timeout(min(within, _KEEP_OUTPUT_SECONDS)):
                 is_kept = await self._ledger.keep_output(
                     output.handle,
-                    self._envelope.encode_output(output),
+                    self._envelope.encode(output),
                     owner=encoding.digest([batch.tenant, call.session]),
                     keep=_OUTPUT_SECONDS,
                 )
@@ -263,7 +263,7 @@ class Settler:
         try:
             await self._ledger.send_reply(reply, body)
         except Exception as error:  # noqa: BLE001 - best effort: the outcome says it too
-            log.info("start_notice_failed: %s", error)
+            log.info("notice_not_sent: %s", error)
 
     async def _note_ended(self, keys: tuple[str, ...]) -> None:
         try:

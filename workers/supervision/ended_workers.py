@@ -65,4 +65,4 @@ class EndedWorkers:
             slots={},
             ended=True,
         )
-        return self._envelope.encode_lease(lease)
+        return self._envelope.encode(lease)

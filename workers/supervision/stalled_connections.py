@@ -18,7 +18,7 @@ from typing import Any
 
 from toolpool.contract import logs
 
-log = logs.logger("broker")
+log = logs.logger("stalled_connections")
 
 _CHECK_SECONDS = 1.0
 _LAST_DATA_RECEIVED = struct.Struct("=52xI")  # tcpi_last_data_recv of struct tcp_info, in ms

@@ -211,7 +211,7 @@ class Hand:
             started_at=0.0,
             slots=dict.fromkeys(self._queues, 4),
         )
-        server.leases[self.id] = self.envelope.encode_lease(lease)
+        server.leases[self.id] = self.envelope.encode(lease)
 
     @property
     def ids(self) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.dispatcher.samples import Hand, turns
 from tests.waiting import eventually
-from toolpool.contract.envelope import Envelope, StoredOutput
+from toolpool.contract.envelope import BackgroundCall, Envelope, StoredOutput
 from toolpool.contract.ledger.memory_server import MemoryServer
 from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.contract.result import ToolResult
@@ -67,7 +67,7 @@ class Bench:
         """Keep a whole output, as workers do."""
         fields = {"tenant": "default", "session": "s-1"} | fields
         output = StoredOutput(handle=handle, tool="slow", text=text, **fields)
-        self.server.outputs[handle] = envelope.encode_output(output)
+        self.server.outputs[handle] = envelope.encode(output)
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ async def test_a_handle_stored_without_the_key_is_rejected(
     owner, body = bench.server.handles[handle]
     stranger = Envelope(Keyring([generate_key()]))
     if stored == "by a stranger":
-        body = stranger.encode_background(ENVELOPE.decode_background(body))
+        body = stranger.encode(ENVELOPE.decode(BackgroundCall, body))
     bench.server.handles["forged"] = (owner, body)
     with pytest.raises(KeyError):
         await dispatcher.task_result("forged", session="s-1")

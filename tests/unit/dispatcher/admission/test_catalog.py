@@ -19,7 +19,7 @@ ENVELOPE = Envelope(Keyring.local())
 
 def entry(name: str, *, at: float = 1.0, key: Envelope = ENVELOPE, **fields: Any) -> bytes:
     spec = sealed(ToolSpec(name=name, **fields))
-    return key.encode_entry(CatalogEntry(spec=spec, published_at=at, version="0.1.0"))
+    return key.encode(CatalogEntry(spec=spec, published_at=at, version="0.1.0"))
 
 
 def described(catalog: Catalog) -> dict[str, str]:

@@ -97,7 +97,7 @@ async def test_a_queued_call_that_a_worker_has_meanwhile_goes_on() -> None:
     assert call.is_open
     assert await outcome_of(call) == (Code.TIMEOUT, Executed.UNKNOWN)
     assert await bench.server.take("cancel:w-1") == (
-        "cancel:w-1", ENVELOPE.encode_cancel(Cancel(key="k")),
+        "cancel:w-1", ENVELOPE.encode(Cancel(key="k")),
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ class Transport(MemoryTransport):
 
     def __init__(self, *toolsets: Toolset) -> None:
         super().__init__(MemoryServer())
-        self.bodies = {toolset.digest: ENVELOPE.encode_toolset(toolset) for toolset in toolsets}
+        self.bodies = {toolset.digest: ENVELOPE.encode(toolset) for toolset in toolsets}
         self.asked: list[str] = []
 
     async def toolsets(self, digests: Sequence[str]) -> list[bytes | None]:

@@ -166,7 +166,7 @@ async def test_what_workers_cannot_start_yet_waits_here(bench: Callable[..., Ben
     assert made.pump.waiting == 1000 - sent
     by_key = {call.key: call for call in calls}
     for key in made.transport.batches[0] + made.transport.batches[1]:
-        made.pump.started(by_key[key])
+        made.pump.queue_of(by_key[key]).started(by_key[key])
     await turns(100)
     assert sum(len(batch) for batch in made.transport.batches) > sent
 
@@ -318,7 +318,7 @@ async def test_a_few_calls_behind_many_wait_for_company(bench: Callable[..., Ben
     await turns(20)
     assert len(made.sent) == 50
     for call in ahead[:37]:
-        made.pump.started(call)
+        made.pump.queue_of(call).started(call)
     await turns(20)
     assert made.sent[50:] == [f"b{n}-0" for n in range(5)]
 
@@ -364,7 +364,7 @@ async def test_nothing_is_left_of_calls_that_are_answered(bench: Callable[..., B
     while any(call.is_open for call in calls):
         for call in calls:
             if call.stage is Stage.QUEUED and call.is_open:
-                made.pump.started(call)
+                made.pump.queue_of(call).started(call)
                 made.resolve(call, Outcome(ok=True))
         await turns(20)
     (queue,) = made.pump._shared.queues.values()
@@ -395,7 +395,7 @@ async def test_idle_workers_share_what_waits(bench: Callable[..., Bench]) -> Non
     made = bench()
     made.pump.set_workers({LOOP: [16, 16, 16, 16]})
     for _ in range(100):  # fast calls: large messages would be best
-        made.pump._queue(pending("x"))._batch_sizing.note(
+        made.pump.queue_of(pending("x"))._batch_sizing.note(
             Outcome(ok=True, worker="w", duration=1e-4)
         )
     made.submit(*(f"a-{n}" for n in range(64)))
@@ -428,7 +428,7 @@ async def test_a_call_changes_its_queue_with_its_count(bench: Callable[..., Benc
     (call,) = made.submit("a-0")
     await turns()
     made.pump.reroute(call, "elsewhere")
-    known, other = made.pump._shared.queues[LOOP], made.pump._queue(call)
+    known, other = made.pump._shared.queues[LOOP], made.pump.queue_of(call)
     assert (known._unstarted, known._in_flight, known._lines) == (0, 0, {})
     assert (other._unstarted, other._in_flight) == (1, 1)
     made.resolve(call, Outcome(ok=True))
@@ -442,11 +442,11 @@ async def test_a_retry_that_was_not_sent_is_not_counted_as_sent(
     """Word that its first try was sent again may come when it is a retry by then."""
     made = bench(in_flight_per_session=1)
     retry = pending("a-0", line="a")
-    made.pump.published_again(retry)
+    made.pump.queue_of(retry).published_again(retry)
     assert retry.stage is Stage.NEW
     _, waiting = made.submit("b-0", "b-1")
     await turns()
-    made.pump.published_again(waiting)
+    made.pump.queue_of(waiting).published_again(waiting)
     assert waiting.stage is Stage.WAITING
     (queue,) = made.pump._shared.queues.values()
     assert (queue._unstarted, queue._in_flight) == (1, 1)

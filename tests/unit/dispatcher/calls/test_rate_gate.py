@@ -106,7 +106,7 @@ class Bench(Told):
                 if limit.rate.seconds:
                     until = time.monotonic() + limit.rate.seconds
                     real._taken[limit.name][start_of(call.key, "n")] = until
-            self.pump.started(call)
+            self.pump.queue_of(call).started(call)
 
 
 async def test_a_call_under_no_limit_passes_without_asking() -> None:

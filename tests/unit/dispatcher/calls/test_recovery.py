@@ -114,7 +114,7 @@ class Bench(Told):
         """As the dispatcher does."""
         pending.claimed_by(worker)
         self.recovery.queue_watch.started(pending.queue, pending.published_at)
-        self.pump.started(pending)
+        self.pump.queue_of(pending).started(pending)
 
     async def send(self, key: str, spec: ToolSpec = READ, *, queue: str = QUEUE) -> Pending:
         """A call that is queued; its message lies on the queue."""
@@ -202,7 +202,7 @@ class Bench(Told):
     def toolset(self, name: str, *specs: ToolSpec) -> Toolset:
         """What workers of one release offer, as they have published it."""
         made = Toolset(digest=name * 8, tools={spec.name: spec.digest for spec in specs})
-        self.transport.toolset_bodies[made.digest] = ENVELOPE.encode_toolset(made)
+        self.transport.toolset_bodies[made.digest] = ENVELOPE.encode(made)
         return made
 
 

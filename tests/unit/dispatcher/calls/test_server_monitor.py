@@ -22,10 +22,12 @@ from toolpool.contract.spec import Effects, RunIn, ToolSpec, sealed
 from toolpool.dispatcher.admission.availability import Availability
 from toolpool.dispatcher.admission.breaker import Breaker
 from toolpool.dispatcher.admission.catalog import Catalog
+from toolpool.dispatcher.calls.fleet_circuits import FleetCircuits
 from toolpool.dispatcher.calls.live_workers import LiveWorkers
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.recovery import Recovery
+from toolpool.dispatcher.calls.reporting import Reporter
 from toolpool.dispatcher.calls.server_monitor import ServerMonitor
 from toolpool.dispatcher.observer import Observer
 from toolpool.dispatcher.transports.base import Survey
@@ -85,6 +87,10 @@ class Surveyed(MemoryTransport):
         return [self.toolset_bodies.get(digest) for digest in digests]
 
 
+async def not_asked_for(calls: Sequence[Pending]) -> None:
+    raise AssertionError("nothing is cancelled here")
+
+
 class Bench(Told):
     """A follower with all that it feeds, and its server."""
 
@@ -96,12 +102,13 @@ class Bench(Told):
         shared = services(self.transport, **settings)
         shared.observers.add(self.workers)
         self.catalog = Catalog()
+        breaker = Breaker(shared.settings, shared.observers)
         self.available = Availability(
             self.transport,
             shared.observers,
             tenant="us",
             switches=KillSwitches(ENVELOPE, RedisKeys().prefix),
-            breaker=Breaker(shared.settings, shared.observers),
+            breaker=breaker,
             canonical=self.catalog.canonical,
         )
         self.pump = Pump(shared, self)
@@ -115,13 +122,15 @@ class Bench(Told):
             recovery=Recovery(shared, self, pump=self.pump, fleet=fleet),
             fleet=fleet,
             available=self.available,
+            circuits=FleetCircuits(shared, breaker),
+            reporter=Reporter(shared, self, pump=self.pump, breaker=breaker, cancel=not_asked_for),
             follows_catalog=follows_catalog,
         )
 
     def lease(self, worker: str, envelope: Envelope = ENVELOPE, **fields: Any) -> None:
         """Let a worker live."""
         fields = {"slots": {QUEUE: 1}} | fields
-        self.server.leases[worker] = envelope.encode_lease(
+        self.server.leases[worker] = envelope.encode(
             WorkerLease(id=worker, host="h", pid=1, version="1", started_at=0.0, **fields)
         )
 
@@ -129,7 +138,7 @@ class Bench(Told):
         """Let workers offer these tools, the last one the newest."""
         for at, spec in enumerate(specs):
             entry = CatalogEntry(spec=spec, published_at=float(at), version="1")
-            self.server.catalog[spec.digest] = ENVELOPE.encode_entry(entry)
+            self.server.catalog[spec.digest] = ENVELOPE.encode(entry)
 
     def offered(self) -> dict[str, str]:
         """The digests of what workers offer, by name."""
@@ -139,7 +148,7 @@ class Bench(Told):
         """Let an operator turn the switch of the tool `t`."""
         fields = {"prefix": "toolpool"} | fields
         switch = Switch(tool="t", reason="because", number=number, on=on, **fields)
-        self.server.switch_states[switch_name(switch)] = ENVELOPE.encode_switch(switch)
+        self.server.switch_states[switch_name(switch)] = ENVELOPE.encode(switch)
 
     def reason(self) -> str | None:
         """Why the tool `t` is denied."""
@@ -226,7 +235,7 @@ async def test_what_workers_publish_is_offered(bench: Bench) -> None:
 async def test_of_each_tool_the_version_that_runs_is_offered(bench: Bench) -> None:
     bench.publish(OLD, NEW)
     toolset = Toolset(digest="a" * 8, tools={"t": OLD.digest})
-    bench.transport.toolset_bodies["a" * 8] = ENVELOPE.encode_toolset(toolset)
+    bench.transport.toolset_bodies["a" * 8] = ENVELOPE.encode(toolset)
     bench.lease("w-1", toolset="a" * 8)
     await bench.follower.once()
     assert bench.offered() == {"t": OLD.digest}
@@ -350,7 +359,7 @@ async def run(bench: Bench, key: str) -> Pending:
     await turns()
     await bench.server.claim([Claim(key, 1, "c")], worker="w-1", give_up_at=time.monotonic() + 1)
     call.claimed_by("w-1")
-    bench.pump.started(call)
+    bench.pump.queue_of(call).started(call)
     return call
 
 

@@ -203,7 +203,7 @@ class Bench:
     def switch(self, tool: str = "touch", number: int = 1, **fields: Any) -> None:
         """Let an operator deny a tool, or allow it again."""
         switch = Switch(tool=tool, reason="closed", number=number, prefix="toolpool", **fields)
-        self.ledger.switch_states[switch_name(switch)] = ENVELOPE.encode_switch(switch)
+        self.ledger.switch_states[switch_name(switch)] = ENVELOPE.encode(switch)
         self.ledger.switch_version = new_nonce()
 
     def passed(self) -> list[tuple[str, str]]:
@@ -715,7 +715,7 @@ async def test_a_switch_of_another_place_denies_nothing_at_a_worker(
     switch = msgspec.structs.replace(
         Switch(tool="touch", reason="closed", number=1, prefix="toolpool"), **bound
     )
-    bench.ledger.switch_states[switch_name(switch)] = ENVELOPE.encode_switch(switch)
+    bench.ledger.switch_states[switch_name(switch)] = ENVELOPE.encode(switch)
     await bench.call("a", "touch", path=str(tmp_path / "ran"))
     await eventually(lambda: "a" in bench.outcomes(), "it has run")
 
