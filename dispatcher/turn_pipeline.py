@@ -18,7 +18,7 @@ from toolpool.dispatcher.admission.validate import Accepted
 from toolpool.dispatcher.analytics import Analytics
 from toolpool.dispatcher.calls.in_flight import InFlightCalls
 from toolpool.dispatcher.calls.pending import Pending
-from toolpool.dispatcher.calls.refusals import Rejected
+from toolpool.dispatcher.calls.refusals import RecordedRejection
 from toolpool.dispatcher.formats import Response, response_reader
 from toolpool.dispatcher.formats.call_blocks import NO_APPROVER
 from toolpool.dispatcher.messages.wording import Wording
@@ -275,7 +275,7 @@ class TurnPipeline:
             and not rejected[call.index].ok
             and (call.flaw is None or rejected[call.index].code is Code.UNKNOWN_TOOL)
         ]
-        known: Sequence[Rejected] = ()
+        known: Sequence[RecordedRejection] = ()
         if calls:
             known = await self._in_flight.reject([(c, rejected[c.index]) for c in calls], options)
         for call, (executed, _) in zip(calls, known, strict=True):

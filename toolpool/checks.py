@@ -241,8 +241,7 @@ def check_rules(settings: "Settings", fleet: "Fleet") -> list[Finding]:
         for spec in specs
         if (why := rules.misfit(spec))
     ]
-    told = "".join(finding.message for finding in findings)
-    idle = [name for name in rules.idle(specs) if f": {name} cannot be held" not in told]
+    idle = rules.idle(specs)
     if not idle:
         return findings
     return [

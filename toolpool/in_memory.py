@@ -22,7 +22,6 @@ from toolpool.workers.credentials.secret_sources import Resolve, Source, source_
 from toolpool.workers.observers.log import log
 from toolpool.workers.running.call_runner import CallRunner
 from toolpool.workers.running.executor import Executor
-from toolpool.workers.running.invoke import Limits
 from toolpool.workers.running.limit_notices import LimitNotices
 from toolpool.workers.running.message_reader import MessageReader
 from toolpool.workers.running.settler import Settler
@@ -68,7 +67,7 @@ class InMemoryWorker:
         self._runner = CallRunner(
             worker=_WORKER,
             catalog=catalog,
-            limits=Limits(settings.max_result_bytes),
+            max_result_bytes=settings.max_result_bytes,
             children=None,
             credentials=self._credentials,
             envelope=envelope,

@@ -39,7 +39,6 @@ from toolpool.workers.running.cancels import follow_cancels
 from toolpool.workers.running.children import started_children
 from toolpool.workers.running.claimed_call import ClaimedCall
 from toolpool.workers.running.executor import Executor
-from toolpool.workers.running.invoke import Limits
 from toolpool.workers.running.leak_check import Leftovers
 from toolpool.workers.running.limit_notices import LimitNotices
 from toolpool.workers.running.message_reader import MessageReader
@@ -347,7 +346,7 @@ class WorkerService:
         self._runner = CallRunner(
             worker=self.id,
             catalog=self._catalog,
-            limits=Limits(settings.max_result_bytes),
+            max_result_bytes=settings.max_result_bytes,
             children=self._children,
             credentials=self._credentials,
             envelope=self._envelope,

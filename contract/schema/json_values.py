@@ -25,10 +25,10 @@ def types_of(values: Iterable[Any]) -> str:
 
 def literal(value: Any) -> str:
     """A value of the schema as printable JSON."""
-    return printable(encoding.encode(value).decode())
+    return escaped(encoding.encode(value).decode())
 
 
-def printable(text: str) -> str:
+def escaped(text: str) -> str:
     """`text` with line breaks and other unprintable characters escaped."""
     if text.isprintable():
         return text

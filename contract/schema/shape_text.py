@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-from toolpool.contract.schema.json_values import literal, printable
+from toolpool.contract.schema.json_values import escaped, literal
 
 _BARE_NAME = re.compile(r"[^\W\d][\w$.@-]*")
 _SLASH = re.compile(r"((?:^|[^\\])(?:\\\\)*)/")
@@ -22,12 +22,12 @@ def value_text(value: Any) -> str:
 
 def name_of(name: str) -> str:
     """A field's name, quoted if necessary."""
-    return name if _BARE_NAME.fullmatch(name) else printable(json.dumps(name, ensure_ascii=False))
+    return name if _BARE_NAME.fullmatch(name) else escaped(json.dumps(name, ensure_ascii=False))
 
 
 def pattern(expression: str) -> str:
     """A regular expression between slashes."""
-    return "/" + printable(_SLASH.sub(r"\1\\/", _SLASH.sub(r"\1\\/", expression))) + "/"
+    return "/" + escaped(_SLASH.sub(r"\1\\/", _SLASH.sub(r"\1\\/", expression))) + "/"
 
 
 def between(low: Any, high: Any) -> str:

@@ -33,7 +33,7 @@ from toolpool.dispatcher.calls.pulse import beat
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.rate_gate import RateGate
 from toolpool.dispatcher.calls.recovery import Recovery
-from toolpool.dispatcher.calls.refusals import Refusals, Rejected
+from toolpool.dispatcher.calls.refusals import RecordedRejection, Refusals
 from toolpool.dispatcher.calls.reply_reader import ReplyReader
 from toolpool.dispatcher.calls.reporting import Reporter
 from toolpool.dispatcher.calls.retries import Retries
@@ -321,7 +321,7 @@ class InFlightCalls(Calls):
 
     async def reject(
         self, rejected: Sequence[tuple[ToolCall, ToolResult]], turn: TurnOptions
-    ) -> list[Rejected]:
+    ) -> list[RecordedRejection]:
         """Record that calls were rejected.
 
         From then on no dispatcher can send one, and each answers it by this result.
@@ -601,8 +601,8 @@ class InFlightCalls(Calls):
         return self._tasks.start(work)
 
 
-def _of_all(known: Sequence[Rejected]) -> Rejected:
+def _of_all(known: Sequence[RecordedRejection]) -> RecordedRejection:
     """What is known of a call that may have any of several records."""
     executed = {each.executed for each in known}
     ran = next((e for e in (Executed.UNKNOWN, None) if e in executed), Executed.NO)
-    return Rejected(ran, is_new=all(each.is_new for each in known))
+    return RecordedRejection(ran, is_new=all(each.is_new for each in known))

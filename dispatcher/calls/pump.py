@@ -2,7 +2,7 @@
 
 from toolpool.contract.outcome import Code
 from toolpool.dispatcher.calls.pending import Pending, Stage
-from toolpool.dispatcher.calls.queue_pump import QueuePump, Shared
+from toolpool.dispatcher.calls.queue_pump import PumpState, QueuePump
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.outcomes import not_queued, server_full
 
@@ -15,7 +15,7 @@ class Pump:
     def __init__(self, services: Services, calls: Calls) -> None:
         self._services = services
         self._calls = calls
-        self._shared = Shared()
+        self._shared = PumpState()
 
     @property
     def waiting(self) -> int:

@@ -40,7 +40,7 @@ class _Line(msgspec.Struct, eq=False):
     in_ring: bool = False
 
 
-class Shared:
+class PumpState:
     """The state that the queues of one dispatcher share."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class QueuePump:
         self,
         services: Services,
         calls: Calls,
-        shared: Shared,
+        shared: PumpState,
         name: str,
         run_in: RunIn,
     ) -> None:

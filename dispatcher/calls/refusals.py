@@ -40,7 +40,7 @@ LEAST_KEPT_SECONDS = 40.0
 Refused = tuple[Pending, Outcome]
 
 
-class Rejected(NamedTuple):
+class RecordedRejection(NamedTuple):
     """What the ledger knows of a rejected call.
 
     `executed` is NO if it did not run and no longer can; None if its record could not be written.
@@ -82,7 +82,7 @@ class Refusals:
 
     async def reject(
         self, rejected: Sequence[tuple[str, Outcome]], epoch: str, *, again: bool
-    ) -> list[Rejected]:
+    ) -> list[RecordedRejection]:
         """Settle the records of calls that were never accepted. Each is a key and its outcome.
 
         `again`: they may have been dispatched before, so that a missing record proves nothing.
@@ -112,24 +112,24 @@ class Refusals:
             unsent=not again,
         )
 
-    def _rejected(self, closing: Closing, answer: LedgerAnswer | None) -> Rejected:
+    def _rejected(self, closing: Closing, answer: LedgerAnswer | None) -> RecordedRejection:
         if answer is None:
-            return Rejected(None, is_new=True)
+            return RecordedRejection(None, is_new=True)
         if not answer.outcome:
-            return Rejected(Executed.UNKNOWN)
+            return RecordedRejection(Executed.UNKNOWN)
         if answer.outcome == closing.unclaimed:
-            return Rejected(Executed.NO, is_new=True)
+            return RecordedRejection(Executed.NO, is_new=True)
         try:
             settled = self._envelope.decode_settled(closing.key, answer.outcome)
         except MessageRejected as error:
             log.warning("outcome_rejected reason=%s: %s", error.reason, error)
-            return Rejected(Executed.UNKNOWN)
+            return RecordedRejection(Executed.UNKNOWN)
         did_not_run = (
             settled is not None
             and settled.outcome.executed is Executed.NO
             and is_final(settled.outcome)
         )
-        return Rejected(Executed.NO if did_not_run else Executed.UNKNOWN)
+        return RecordedRejection(Executed.NO if did_not_run else Executed.UNKNOWN)
 
     async def _close(
         self, closings: Sequence[Closing], end: CloseReason

@@ -11,7 +11,7 @@ from toolpool.contract.schema.strict import ANTHROPIC
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.call_blocks import NotAResponse, Reader, last_block
 from toolpool.dispatcher.formats.declared_options import callers_of, options_of, strict_of
-from toolpool.dispatcher.formats.history import Answer, Blocks
+from toolpool.dispatcher.formats.history import Blocks, HistoryAnswer
 from toolpool.dispatcher.formats.result_text import as_bare, as_text, note_of, schema_of
 from toolpool.dispatcher.formats.stop_reasons import Handling
 from toolpool.dispatcher.formats.tool_names import PLAIN, alias
@@ -175,8 +175,8 @@ def _offered(spec: ToolSpec) -> dict[str, Any]:
     return tool if strict is None else {**tool, "strict": True}
 
 
-def _answer(block: dict[str, Any]) -> Answer | None:
-    return Answer(block.get("tool_use_id")) if block.get("type") == "tool_result" else None
+def _answer(block: dict[str, Any]) -> HistoryAnswer | None:
+    return HistoryAnswer(block.get("tool_use_id")) if block.get("type") == "tool_result" else None
 
 
 def _said(message: dict[str, Any]) -> dict[str, Any]:

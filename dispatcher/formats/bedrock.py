@@ -12,7 +12,7 @@ from toolpool.contract.schema.strict import ANTHROPIC
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.call_blocks import NotAResponse, Reader, last_block
 from toolpool.dispatcher.formats.declared_options import strict_of
-from toolpool.dispatcher.formats.history import Answer, Blocks
+from toolpool.dispatcher.formats.history import Blocks, HistoryAnswer
 from toolpool.dispatcher.formats.result_text import note_of, schema_of, text_of
 from toolpool.dispatcher.formats.tool_names import PLAIN, alias
 
@@ -179,9 +179,9 @@ def _offered(spec: ToolSpec) -> dict[str, Any]:
     return tool if strict is None else {**tool, "strict": True}
 
 
-def _answer(block: dict[str, Any]) -> Answer | None:
+def _answer(block: dict[str, Any]) -> HistoryAnswer | None:
     told = block.get("toolResult")
-    return Answer(told.get("toolUseId")) if isinstance(told, dict) else None
+    return HistoryAnswer(told.get("toolUseId")) if isinstance(told, dict) else None
 
 
 HISTORY = Blocks(

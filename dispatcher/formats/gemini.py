@@ -15,7 +15,7 @@ from toolpool.contract.content import blocks_of, media_of, words_for
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.call_blocks import NotAResponse, Reader, another_choice
-from toolpool.dispatcher.formats.history import Answer, Blocks
+from toolpool.dispatcher.formats.history import Blocks, HistoryAnswer
 from toolpool.dispatcher.formats.result_text import schema_of
 from toolpool.dispatcher.formats.tool_names import alias
 
@@ -206,9 +206,9 @@ def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
     ]
 
 
-def _answer(part: dict[str, Any]) -> Answer | None:
+def _answer(part: dict[str, Any]) -> HistoryAnswer | None:
     told = either(part, "functionResponse", "function_response")
-    return Answer(told.get("id"), told.get("name")) if isinstance(told, dict) else None
+    return HistoryAnswer(told.get("id"), told.get("name")) if isinstance(told, dict) else None
 
 
 HISTORY = Blocks(

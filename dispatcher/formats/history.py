@@ -13,7 +13,7 @@ Message = dict[str, Any]
 Holder = Callable[[Message], Any]
 
 
-class Answer(NamedTuple):
+class HistoryAnswer(NamedTuple):
     """What an answer in a history names: the call's id, or the tool's name if it has none."""
 
     id: str | None
@@ -23,7 +23,7 @@ class Answer(NamedTuple):
 class PlacedAnswer(NamedTuple):
     """An answer in a history, and the message or block that it is, at its message's position."""
 
-    answer: Answer
+    answer: HistoryAnswer
     at: int
     block: Message
 
@@ -135,7 +135,7 @@ class Blocks:
     blocks: str
     is_call: Callable[[Message], bool]
     said: Holder
-    answer: Callable[[Message], Answer | None]
+    answer: Callable[[Message], HistoryAnswer | None]
     as_block: Callable[[str], Message]
     has_ids: bool = True
     as_kept: Callable[[Message, Message], Message] = _as_it_is
@@ -211,7 +211,7 @@ class Messages:
 
     said: Callable[[Message], Any]
     """Makes a response of the model's message; None for a message without calls."""
-    answer: Callable[[Message], Answer | None]
+    answer: Callable[[Message], HistoryAnswer | None]
     has_ids: bool = True
     tells: Callable[[Message], bool] | None = None
     """Whether an answer has this form, if other forms have similar ones."""
@@ -265,7 +265,7 @@ class Items:
 
     is_call: Callable[[Message], bool]
     is_said: Callable[[Message], bool]
-    answer: Callable[[Message], Answer | None]
+    answer: Callable[[Message], HistoryAnswer | None]
     said: Callable[[list[Message]], Any]
     has_ids: bool = True
     as_kept: Callable[[Message, Message], Message] = _as_it_is
@@ -309,7 +309,7 @@ class Items:
 
 
 def _answers_in(
-    messages: Sequence[Message], answer: Callable[[Message], Answer | None]
+    messages: Sequence[Message], answer: Callable[[Message], HistoryAnswer | None]
 ) -> list[PlacedAnswer]:
     found = ((at, message, answer(message)) for at, message in enumerate(messages))
     return [PlacedAnswer(named, at, message) for at, message, named in found if named is not None]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from toolpool.contract.call import ToolCall
 from toolpool.dispatcher.formats.call_ids import is_unique
-from toolpool.dispatcher.formats.history import Answer, PastResponse, PlacedAnswer
+from toolpool.dispatcher.formats.history import HistoryAnswer, PastResponse, PlacedAnswer
 from toolpool.dispatcher.formats.tool_names import PLAIN, alias
 
 Responses = Sequence[tuple[PastResponse, Sequence[ToolCall]]]
@@ -56,7 +56,9 @@ def _match_early(
 
 
 def _newest(
-    open_calls: dict[str, list[_Place]], found: list[list[PlacedAnswer | None]], answer: Answer
+    open_calls: dict[str, list[_Place]],
+    found: list[list[PlacedAnswer | None]],
+    answer: HistoryAnswer,
 ) -> _Place | None:
     """The first of the newest response's open calls that an answer may belong to."""
     places = open_calls.get(_key_of(answer))
@@ -73,7 +75,7 @@ def _newest(
     return places[at]
 
 
-def _key_of(answer: Answer) -> str:
+def _key_of(answer: HistoryAnswer) -> str:
     if answer.id:
         return f"id {answer.id}"
     return "any" if answer.name is None else f"name {answer.name}"

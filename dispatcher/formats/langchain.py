@@ -11,7 +11,7 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.formats import openai_chat
 from toolpool.dispatcher.formats.call_blocks import NotAResponse, Reader
-from toolpool.dispatcher.formats.history import Answer, Messages
+from toolpool.dispatcher.formats.history import HistoryAnswer, Messages
 from toolpool.dispatcher.formats.result_text import as_text
 from toolpool.dispatcher.formats.tool_names import PLAIN, alias
 
@@ -123,9 +123,9 @@ def _calling(message: dict[str, Any]) -> dict[str, Any] | None:
     return message if has_calls and recognises(message) else None
 
 
-def _answer(message: dict[str, Any]) -> Answer | None:
+def _answer(message: dict[str, Any]) -> HistoryAnswer | None:
     message = _held(message)
-    return Answer(message.get("tool_call_id")) if message.get("type") == "tool" else None
+    return HistoryAnswer(message.get("tool_call_id")) if message.get("type") == "tool" else None
 
 
 def _as_kept(message: dict[str, Any], beside: dict[str, Any]) -> dict[str, Any]:

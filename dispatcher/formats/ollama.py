@@ -8,7 +8,7 @@ from toolpool.contract.content import blocks_of, media_of
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.formats import openai_chat
 from toolpool.dispatcher.formats.call_blocks import NotAResponse, Reader
-from toolpool.dispatcher.formats.history import Answer, Messages
+from toolpool.dispatcher.formats.history import HistoryAnswer, Messages
 from toolpool.dispatcher.formats.result_text import as_text
 from toolpool.dispatcher.formats.tool_names import PLAIN, alias
 
@@ -85,11 +85,11 @@ def _calling(message: dict[str, Any]) -> dict[str, Any] | None:
     return {"message": message, "done": True} if calls and is_own else None
 
 
-def _answer(message: dict[str, Any]) -> Answer | None:
+def _answer(message: dict[str, Any]) -> HistoryAnswer | None:
     """An answer that names its tool, in the current or the first form, or names nothing."""
     if message.get("role") != "tool":
         return None
-    return Answer(message.get("tool_call_id"), message.get("tool_name", message.get("name")))
+    return HistoryAnswer(message.get("tool_call_id"), message.get("tool_name", message.get("name")))
 
 
 HISTORY = Messages(

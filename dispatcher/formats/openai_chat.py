@@ -11,7 +11,7 @@ from toolpool.contract.schema.strict import OPENAI
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.call_blocks import NotAResponse, Reader, another_choice
 from toolpool.dispatcher.formats.declared_options import strict_of, text_format_of
-from toolpool.dispatcher.formats.history import Answer, Messages
+from toolpool.dispatcher.formats.history import HistoryAnswer, Messages
 from toolpool.dispatcher.formats.result_text import as_text, schema_of
 from toolpool.dispatcher.formats.stop_reasons import Handling
 from toolpool.dispatcher.formats.tool_names import PLAIN, alias
@@ -244,11 +244,11 @@ def calling(message: dict[str, Any]) -> dict[str, Any] | None:
     return message if message.get("tool_calls") or message.get("function_call") else None
 
 
-def answer_in(message: dict[str, Any]) -> Answer | None:
+def answer_in(message: dict[str, Any]) -> HistoryAnswer | None:
     """The call that an answer message names."""
     if message.get("role") == "function":
-        return Answer(None, message.get("name"))
-    return Answer(message.get("tool_call_id")) if message.get("role") == "tool" else None
+        return HistoryAnswer(None, message.get("name"))
+    return HistoryAnswer(message.get("tool_call_id")) if message.get("role") == "tool" else None
 
 
 HISTORY = Messages(said=calling, answer=answer_in)

@@ -20,7 +20,7 @@ from toolpool.dispatcher.formats.declared_options import (
     strict_of,
     text_format_of,
 )
-from toolpool.dispatcher.formats.history import Answer, Items
+from toolpool.dispatcher.formats.history import HistoryAnswer, Items
 from toolpool.dispatcher.formats.result_text import schema_of
 from toolpool.dispatcher.formats.tool_names import PLAIN, alias
 
@@ -114,13 +114,13 @@ def _offered(spec: ToolSpec) -> dict[str, Any]:
     return tool if output is None else {**tool, "output_schema": output}
 
 
-def _answer(item: dict[str, Any]) -> Answer | None:
+def _answer(item: dict[str, Any]) -> HistoryAnswer | None:
     kind = item.get("type")
     if kind == "mcp_approval_response":
-        return Answer(item.get("approval_request_id"))
+        return HistoryAnswer(item.get("approval_request_id"))
     if not isinstance(kind, str) or not kind.endswith("_output"):
         return None
-    return Answer(item.get("id" if kind == "local_shell_call_output" else "call_id"))
+    return HistoryAnswer(item.get("id" if kind == "local_shell_call_output" else "call_id"))
 
 
 def _is_said(item: dict[str, Any]) -> bool:

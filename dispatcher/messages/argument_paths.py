@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
-from toolpool.contract.schema.json_values import printable
+from toolpool.contract.schema.json_values import escaped
 
 _LONGEST_STEP = 40
 _INDEXES_AT_MOST = 6
@@ -61,7 +61,7 @@ def cut_at(text: str, characters: int) -> str:
 
 def name(text: str) -> str:
     """A name that the model sent, on one line and not too long."""
-    return cut_at(printable(text[: 4 * _LONGEST_STEP]), _LONGEST_STEP)
+    return cut_at(escaped(text[: 4 * _LONGEST_STEP]), _LONGEST_STEP)
 
 
 def _last_index(path: Path) -> int | None:
@@ -83,7 +83,7 @@ def _ranges(indexes: Sequence[int]) -> str:
 
 def _step(step: str | int, *, pointer: bool) -> str:
     if isinstance(step, str) and not pointer and _AMBIGUOUS.search(step):
-        return printable(json.dumps(cut_at(step, _LONGEST_STEP), ensure_ascii=False))
+        return escaped(json.dumps(cut_at(step, _LONGEST_STEP), ensure_ascii=False))
     return name(str(step))
 
 

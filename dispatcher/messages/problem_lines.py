@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from toolpool.contract.schema.explain import TOO_LONG
-from toolpool.contract.schema.json_values import printable
+from toolpool.contract.schema.json_values import escaped
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.references import UNIONS
 from toolpool.dispatcher.messages import argument_paths
@@ -142,7 +142,7 @@ def message_of(
     limit = words.limits.get(kind, words.other_limit)
     return _fitted(
         lambda shown: _wanted(limit.format(expected=shown, kind=kind), "", words, style),
-        printable(problem.expected),
+        escaped(problem.expected),
         room,
     )
 

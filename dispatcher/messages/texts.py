@@ -22,7 +22,7 @@ from toolpool.contract.outcome import (
     Outcome,
 )
 from toolpool.contract.schema import suggestions
-from toolpool.contract.schema.json_values import printable
+from toolpool.contract.schema.json_values import escaped
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.shape import Shapes
 from toolpool.dispatcher import outcomes
@@ -63,9 +63,7 @@ def refused_by_check(message: str, wording: Wording = PLAIN) -> str:
 def unknown_tool(name: str, offered: Sequence[str], wording: Wording = PLAIN) -> str:
     """`Tool 'x' not found`, the likely meaning, and the offered tools, the likeliest first."""
     words = wording.words
-    text = words.unknown_tool.format(
-        name=argument_paths.cut_at(printable(name[:500]), _LONGEST_NAME)
-    )
+    text = words.unknown_tool.format(name=argument_paths.cut_at(escaped(name[:500]), _LONGEST_NAME))
     meant = without_special_tokens(name)
     bare = _NAMESPACE.sub("", meant)
     near = next((each for each in (meant, bare) if each in offered), None)
@@ -123,7 +121,7 @@ def flawed(flaw: Flaw, wording: Wording = PLAIN) -> str:
         Code.TOO_LARGE: words.too_large,
         Code.DENIED: words.refused,
     }
-    blanks = {key: printable(str(value)) for key, value in blanks.items()}
+    blanks = {key: escaped(str(value)) for key, value in blanks.items()}
     template = templates.get(flaw.code, words.unparseable)
     return template.format(error=words.flaws[reason].format(**blanks))
 

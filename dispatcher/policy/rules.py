@@ -51,7 +51,7 @@ DEFAULT = "default"
 """The name of the verdict if no rule matches."""
 
 
-class Decided(NamedTuple):
+class RuleVerdict(NamedTuple):
     """A verdict, and the name of the rule that gave it."""
 
     verdict: Allow | Deny | AskApproval
@@ -141,7 +141,7 @@ class Rules:
         self.is_counted = is_counted
         """Whether the file states its number of rules."""
         self._rules = rules
-        self._default = Decided(default, DEFAULT)
+        self._default = RuleVerdict(default, DEFAULT)
         self._by_tool: dict[str, list[Rule]] = {}
         self._misfits: dict[str, tuple[str, str]] = {}
 
@@ -149,8 +149,16 @@ class Rules:
         return len(self._rules)
 
     def idle(self, specs: Sequence[ToolSpec]) -> list[str]:
-        """The names of the rules that match none of these tools, or no argument of theirs."""
-        return [rule.name for rule in self._rules if all(rule.is_idle(spec) for spec in specs)]
+        """The names of the rules that match none of these tools, or no argument of theirs.
+
+        A rule that denies a tool because it cannot be applied to it is not among them.
+        """
+        return [
+            rule.name
+            for rule in self._rules
+            if all(rule.is_idle(spec) for spec in specs)
+            and not any(rule.names(spec.name) and rule.misfit(spec) for spec in specs)
+        ]
 
     def misfit(self, spec: ToolSpec) -> str:
         """Which rule cannot be applied to a tool's arguments, and why; empty if all can."""
@@ -163,7 +171,7 @@ class Rules:
             known = self._misfits[spec.name] = spec.digest, text
         return known[1]
 
-    def decide(self, call: ProposedCall, spec: ToolSpec | None = None) -> Decided:
+    def decide(self, call: ProposedCall, spec: ToolSpec | None = None) -> RuleVerdict:
         """The verdict on a call. Raises `RuleFailed`, also if a rule cannot be applied to the tool.
 
         `spec` is None for a tool that a provider runs.
@@ -172,7 +180,7 @@ class Rules:
             raise RuleFailed(why)
         for rule in self._for(call.tool):
             if rule.fits(call):
-                return Decided(rule.verdict, rule.name)
+                return RuleVerdict(rule.verdict, rule.name)
         return self._default
 
     def paths(self, tool: str) -> tuple[Steps, ...]:

@@ -16,7 +16,7 @@ from toolpool.contract.exception_report import faults_in, faults_of
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.settings import Settings
 from toolpool.workers import safe_text
-from toolpool.workers.credentials.resolver import Answer, Asker, is_none, sign_in_of
+from toolpool.workers.credentials.resolver import Asker, SecretAnswer, is_none, sign_in_of
 from toolpool.workers.credentials.secret_sources import Source
 from toolpool.workers.tool import Tool
 from toolpool.workers.worker_observer import Unresolved
@@ -88,7 +88,7 @@ class Credentials:
     @staticmethod
     async def _ask(
         asker: Asker, tenant: str, user: str | None, name: str, seconds: float
-    ) -> Answer | None:
+    ) -> SecretAnswer | None:
         """The answer; None on a timeout."""
         try:
             async with asyncio.timeout(seconds):
@@ -97,7 +97,7 @@ class Credentials:
             return None
 
     def _judged(
-        self, tool: Tool, name: str, answer: Answer | None, seconds: float, user: _User
+        self, tool: Tool, name: str, answer: SecretAnswer | None, seconds: float, user: _User
     ) -> str | Outcome:
         assert self._source is not None
         if answer is None:

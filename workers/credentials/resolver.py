@@ -19,14 +19,14 @@ _THREADS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SecretAnswer:
     """The returned value or raised exception. Without a repr, because the value is a secret."""
 
     value: object = None
     error: BaseException | None = None
 
     def __repr__(self) -> str:
-        return "Answer()"
+        return "SecretAnswer()"
 
 
 class Asker:
@@ -40,7 +40,7 @@ class Asker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._free: asyncio.Semaphore
 
-    async def ask(self, *, tenant: str, user: str | None, name: str) -> Answer:
+    async def ask(self, *, tenant: str, user: str | None, name: str) -> SecretAnswer:
         """Resolve one secret; cancelling leaves the request running. Never raises."""
         asked = asyncio.run_coroutine_threadsafe(self._ask(tenant, user, name), self._started())
         return await asyncio.wrap_future(asked)
@@ -70,7 +70,7 @@ class Asker:
         finally:
             self._loop.close()
 
-    async def _ask(self, tenant: str, user: str | None, name: str) -> Answer:
+    async def _ask(self, tenant: str, user: str | None, name: str) -> SecretAnswer:
         try:
             if self._is_coroutine:
                 given: object = self._resolve(tenant=tenant, user=user, name=name)
@@ -79,29 +79,29 @@ class Asker:
                 if answer.error is not None:
                     return answer
                 given = answer.value
-            return Answer(await given if inspect.isawaitable(given) else given)
+            return SecretAnswer(await given if inspect.isawaitable(given) else given)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            return Answer(error=error)
+            return SecretAnswer(error=error)
         except BaseException as error:  # noqa: BLE001 - sys.exit() would end the loop
-            return Answer(error=error)
+            return SecretAnswer(error=error)
 
-    async def _in_thread(self, tenant: str, user: str | None, name: str) -> Answer:
+    async def _in_thread(self, tenant: str, user: str | None, name: str) -> SecretAnswer:
         loop = asyncio.get_running_loop()
-        answered: asyncio.Future[Answer] = loop.create_future()
+        answered: asyncio.Future[SecretAnswer] = loop.create_future()
 
-        def note(answer: Answer) -> None:
+        def note(answer: SecretAnswer) -> None:
             self._free.release()
             if not answered.done():
                 answered.set_result(answer)
 
         def work() -> None:
             try:
-                answer = Answer(self._resolve(tenant=tenant, user=user, name=name))
+                answer = SecretAnswer(self._resolve(tenant=tenant, user=user, name=name))
             except BaseException as error:  # noqa: BLE001 - it is passed on
-                answer = Answer(error=error)
+                answer = SecretAnswer(error=error)
             with contextlib.suppress(RuntimeError):  # the loop ended before this thread did
                 loop.call_soon_threadsafe(note, answer)
 
@@ -110,13 +110,13 @@ class Asker:
         return await answered
 
 
-def is_none(answer: Answer) -> bool:
+def is_none(answer: SecretAnswer) -> bool:
     """Whether there is no such secret."""
     if answer.error is not None:
         return isinstance(answer.error, KeyError)
     return answer.value is None or answer.value == ""
 
 
-def sign_in_of(answer: Answer) -> NeedsSignIn | None:
+def sign_in_of(answer: SecretAnswer) -> NeedsSignIn | None:
     """The sign-in that the answer asks for, if any."""
     return answer.error if isinstance(answer.error, NeedsSignIn) else None

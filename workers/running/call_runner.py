@@ -34,7 +34,7 @@ from toolpool.workers.running import forks, frames
 from toolpool.workers.running.children import ChildPool
 from toolpool.workers.running.claimed_call import ClaimedCall
 from toolpool.workers.running.heartbeat import RunTimeout
-from toolpool.workers.running.invoke import Limits, invoke, invoke_coroutine
+from toolpool.workers.running.invoke import invoke, invoke_coroutine
 from toolpool.workers.running.output import Completion
 from toolpool.workers.running.threads import ThreadPool
 from toolpool.workers.tool import Tool
@@ -47,7 +47,7 @@ _REPLY_MARGIN_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunResult:
     """A completion, and what still occupies the slot (a thread that outlived its timeout)."""
 
     completion: Completion
@@ -73,7 +73,7 @@ class CallRunner:
         *,
         worker: str,
         catalog: Catalog,
-        limits: Limits,
+        max_result_bytes: int,
         children: ChildPool | None,
         credentials: Credentials,
         envelope: Envelope,
@@ -83,7 +83,7 @@ class CallRunner:
         self._policy_required = policy_required
         self._worker = worker
         self._catalog = catalog
-        self._limits = limits
+        self._max_result_bytes = max_result_bytes
         self._children = children
         self._credentials = credentials
         self._envelope = envelope
@@ -104,7 +104,7 @@ class CallRunner:
         *,
         tenant: str,
         switches: tuple[Switch, ...] = (),
-    ) -> Run:
+    ) -> RunResult:
         """Run the claimed `call` within its timeout and the `time_left` to its deadline.
 
         `switches` are the kill switches on arguments of the tool, for `tenant`.
@@ -119,12 +119,12 @@ class CallRunner:
         if self._policy_required or tool.spec.approval is True or call.approval is not None:
             refusal = self._not_allowed(tool, call, tenant)
         if refusal := refusal or self._refuse(tool, call):
-            done = Run(Completion(refusal))
+            done = RunResult(Completion(refusal))
         else:
             ends_at = began + time_left - _REPLY_MARGIN_SECONDS
             secrets = await self._secrets(tool, call, ends_at, tenant) if tool.secrets else {}
             if isinstance(secrets, Outcome):
-                done = Run(Completion(secrets))
+                done = RunResult(Completion(secrets))
             else:
                 left = ends_at - time.monotonic()
                 parameters = _RunParameters(
@@ -132,7 +132,7 @@ class CallRunner:
                 )
                 done = await self._run(tool, call, left, parameters)
         outcome = self._signed_off(done.completion.outcome, call, time.monotonic() - began)
-        return Run(Completion(outcome, done.completion.whole), done.busy_until)
+        return RunResult(Completion(outcome, done.completion.whole), done.busy_until)
 
     def can_run(self, call: CallMessage) -> bool:
         """Whether this worker has the call's tool in a version that accepts its arguments."""
@@ -265,11 +265,11 @@ class CallRunner:
 
     async def _run(
         self, tool: Tool, call: CallMessage, left: float, parameters: "_RunParameters"
-    ) -> Run:
+    ) -> RunResult:
         if left <= 0:
-            return Run(Completion(failure(Code.EXPIRED, "", Executed.NO)))
+            return RunResult(Completion(failure(Code.EXPIRED, "", Executed.NO)))
         if tool.spec.run_in is RunIn.PROCESS:
-            return Run(await self._run_in_child(tool, call, left, parameters))
+            return RunResult(await self._run_in_child(tool, call, left, parameters))
         parameters.on_begin()
         seconds = min(call.timeout, left)
         if tool.spec.run_in is RunIn.THREAD:
@@ -281,12 +281,17 @@ class CallRunner:
         try:
             async with life:
                 completion = await invoke_coroutine(
-                    tool, call.arguments, context, self._limits, call.verdict, parameters.switches
+                    tool,
+                    call.arguments,
+                    context,
+                    self._max_result_bytes,
+                    call.verdict,
+                    parameters.switches,
                 )
                 forks.end_stray()
-                return Run(completion)
+                return RunResult(completion)
         except TimeoutError:
-            return Run(Completion(life.outcome()))
+            return RunResult(Completion(life.outcome()))
         finally:
             gate.close()
 
@@ -318,7 +323,7 @@ class CallRunner:
 
     async def _run_in_thread(
         self, tool: Tool, call: CallMessage, seconds: float, parameters: "_RunParameters"
-    ) -> Run:
+    ) -> RunResult:
         """A thread cannot be killed: its call is answered, and its slot stays occupied."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[Completion] = loop.create_future()
@@ -330,7 +335,12 @@ class CallRunner:
 
         def work() -> None:
             completion = invoke(
-                tool, call.arguments, context, self._limits, call.verdict, parameters.switches
+                tool,
+                call.arguments,
+                context,
+                self._max_result_bytes,
+                call.verdict,
+                parameters.switches,
             )
             forks.end_stray()
             gate.close()
@@ -341,15 +351,15 @@ class CallRunner:
         try:
             async with life:
                 await asyncio.wait({ended})
-            return Run(ended.result())
+            return RunResult(ended.result())
         except TimeoutError:
             if ended.done():
-                return Run(ended.result())
+                return RunResult(ended.result())
             outcome = life.outcome("its thread cannot be stopped", still_running=True)
         except asyncio.CancelledError:
             outcome = msgspec.structs.replace(self.cancelled(call), still_running=True)
         stopped.set()
-        return Run(Completion(outcome), asyncio.ensure_future(_wait_for(ended)))
+        return RunResult(Completion(outcome), asyncio.ensure_future(_wait_for(ended)))
 
     def close(self) -> None:
         """End idle threads."""

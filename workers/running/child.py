@@ -24,7 +24,7 @@ from toolpool.workers.context import ProgressGate, ToolContext
 from toolpool.workers.running import descendants, forks, frames, process_role
 from toolpool.workers.running.entry_flag import EntryFlag
 from toolpool.workers.running.heartbeat import BeatGate
-from toolpool.workers.running.invoke import Limits, invoke, raised
+from toolpool.workers.running.invoke import invoke, raised
 from toolpool.workers.running.output import Completion
 from toolpool.workers.running.process_state import ProcessState
 from toolpool.workers.supervision.lifeline import die_with_parent
@@ -61,7 +61,7 @@ def main() -> int:
     tools_imported(options.imported_at)
     logs.restore()
     worker.end_strayed_fork()  # a tools module forked: this is not the child
-    server = _Server(worker, catalog, Limits(options.max_result_bytes), ProcessState())
+    server = _Server(worker, catalog, options.max_result_bytes, ProcessState())
     worker.send(frames.Ready(pid=worker.pid))
     return server.serve(options.calls)
 
@@ -134,11 +134,11 @@ class _Server:
     """Runs one call after another."""
 
     def __init__(
-        self, worker: _WorkerSocket, catalog: Catalog, limits: Limits, state: ProcessState
+        self, worker: _WorkerSocket, catalog: Catalog, max_result_bytes: int, state: ProcessState
     ) -> None:
         self._worker = worker
         self._catalog = catalog
-        self._limits = limits
+        self._max_result_bytes = max_result_bytes
         self._state = state
         self._variables = contextvars.copy_context()
 
@@ -166,7 +166,13 @@ class _Server:
         try:
             variables = self._variables.copy()
             completion = variables.run(
-                invoke, tool, frame.arguments, context, self._limits, frame.verdict, frame.switches
+                invoke,
+                tool,
+                frame.arguments,
+                context,
+                self._max_result_bytes,
+                frame.verdict,
+                frame.switches,
             )
             self._worker.end_strayed_fork()
             spent = self._tidied(completion.outcome)

@@ -23,7 +23,7 @@ from toolpool.contract.outcome import Outcome
 from toolpool.contract.rate_limits import RateLimits
 from toolpool.contract.rates import Limit
 from toolpool.contract.spec import RunIn
-from toolpool.workers.running.call_runner import CallRunner, Run
+from toolpool.workers.running.call_runner import CallRunner, RunResult
 from toolpool.workers.running.claimed_call import ClaimedCall, Delivery
 from toolpool.workers.running.limit_notices import LimitNotices
 from toolpool.workers.running.message_reader import MessageReader
@@ -503,9 +503,9 @@ class Executor:
         else:
             self._limit_notices.never_begun(key, nonce, limits)
 
-    async def _run_call(self, running: ClaimedCall, time_left: float) -> Run:
+    async def _run_call(self, running: ClaimedCall, time_left: float) -> RunResult:
         if running.stop_requested_at is not None:  # before its first step
-            return Run(Completion(self._runner.never_started(running.call)))
+            return RunResult(Completion(self._runner.never_started(running.call)))
         call, tenant = running.call, running.batch.tenant
         switches: tuple[Switch, ...] = ()
         if call.tool in self._switches.on:

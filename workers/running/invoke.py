@@ -5,7 +5,6 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import pydantic_core
 
 from toolpool.contract import encoding
@@ -43,17 +42,11 @@ _PLAIN = (str, int, float, list, tuple, dict, type(None))
 """Types that are JSON as they are; others, such as an SDK's objects, have their own rules."""
 
 
-class Limits(msgspec.Struct, frozen=True):
-    """`max_result_bytes` is the largest result accepted from a tool."""
-
-    max_result_bytes: int
-
-
 async def invoke_coroutine(
     tool: Tool,
     arguments: dict[str, Any],
     context: ToolContext | None,
-    limits: Limits,
+    max_bytes: int,
     verdict: PolicyVerdict | None = None,
     switches: Sequence[Switch] = (),
 ) -> Completion:
@@ -63,7 +56,7 @@ async def invoke_coroutine(
             bound = prepare(tool, arguments, context, verdict, switches)
             if isinstance(bound, Outcome):
                 return Completion(bound)
-            return returned(tool, await tool.function(**bound), limits, redaction)
+            return returned(tool, await tool.function(**bound), max_bytes, redaction)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -77,7 +70,7 @@ def invoke(
     tool: Tool,
     arguments: dict[str, Any],
     context: ToolContext | None,
-    limits: Limits,
+    max_bytes: int,
     verdict: PolicyVerdict | None = None,
     switches: Sequence[Switch] = (),
 ) -> Completion:
@@ -92,7 +85,7 @@ def invoke(
             value = tool.function(**bound)
             if inspect.iscoroutine(value):
                 value = asyncio.run(value)
-            return returned(tool, value, limits, redaction)
+            return returned(tool, value, max_bytes, redaction)
         except BaseException as error:  # noqa: BLE001 - any exception of a tool is a result
             return Completion(raised(error, redaction))
 
@@ -134,7 +127,7 @@ def prepare(
     return bound
 
 
-def returned(tool: Tool, value: Any, limits: Limits, redaction: Redaction = NOTHING) -> Completion:
+def returned(tool: Tool, value: Any, max_bytes: int, redaction: Redaction = NOTHING) -> Completion:
     """The completion of a tool that returned `value`."""
     whole = value
     if isinstance(value, dict):
@@ -148,8 +141,8 @@ def returned(tool: Tool, value: Any, limits: Limits, redaction: Redaction = NOTH
         said = safe_text.text_of(why, 200, redaction.text)
         reason = f"the tool returned something that is not JSON ({said})"
         return _bad(reason, "not JSON", **_details(why, redaction))
-    if len(encoded) > limits.max_result_bytes:
-        return _too_much(encoded, limits)
+    if len(encoded) > max_bytes:
+        return _too_much(encoded, max_bytes)
     if nests_deeper_than(_LEVELS, encoded):
         reason = f"the tool returned data nested more than {_LEVELS} levels deep"
         return _bad(reason, "nested too deep", result_bytes=len(encoded))
@@ -160,20 +153,20 @@ def returned(tool: Tool, value: Any, limits: Limits, redaction: Redaction = NOTH
     if tool.returns is not None:
         problems = _broken(tool.returns, encoded, whole if whole is not value else None)
         named = tool.returns.by_alias(encoded) if problems else None
-        if named is not None and len(named) <= limits.max_result_bytes:
+        if named is not None and len(named) <= max_bytes:
             encoded = named
         elif problems:
             reason = "the tool returned something other than it declares"
             size = len(encoded)
             return _bad(reason, "not as declared", problems=problems, result_bytes=size)
     hidden = redaction.json(encoded)
-    if len(hidden) > limits.max_result_bytes:  # a mask may be longer than its secret
-        return _too_much(hidden, limits)
+    if len(hidden) > max_bytes:  # a mask may be longer than its secret
+        return _too_much(hidden, max_bytes)
     return fitted(hidden, tool.spec.max_output)
 
 
-def _too_much(encoded: bytes, limits: Limits) -> Completion:
-    taken = f"at most {limits.max_result_bytes:,} are taken"
+def _too_much(encoded: bytes, max_bytes: int) -> Completion:
+    taken = f"at most {max_bytes:,} are taken"
     reason = f"the tool returned {len(encoded):,} bytes; {taken}"
     return _bad(reason, "too large", result_bytes=len(encoded))
 

@@ -283,7 +283,7 @@ def test_a_rule_for_many_tools_whose_argument_none_of_them_has_is_named(tmp_path
     assert "typo" in finding.message and "right" not in finding.message
 
 
-def test_a_rule_that_cannot_be_held_to_a_tool_is_named(tmp_path: Path) -> None:
+def test_a_rule_that_cannot_be_applied_to_a_tool_is_named(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text(
         '[[rule]]\nname = "odd"\ntool = "refund"\naction = "deny"\n'

@@ -29,10 +29,10 @@ from typing_extensions import TypedDict
 from toolpool import tool
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.outcome import Code, Executed, Outcome
-from toolpool.workers.running.invoke import Limits, returned
+from toolpool.workers.running.invoke import returned
 from toolpool.workers.tool import Tool
 
-LIMITS = Limits(max_result_bytes=1_000_000)
+LIMITS = 1_000_000
 T = TypeVar("T")
 
 

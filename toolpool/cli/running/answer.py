@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnsweredLine:
     """The answer to one line. `text` is a JSON array of the provider's messages, with its newline.
 
     `broken` says why the line was not a model response; then the one message asks for a valid one.
@@ -33,7 +33,7 @@ async def answer_line(
     format: str | None = None,
     session: str | None = None,
     timeout: float | None = None,
-) -> Answer:
+) -> AnsweredLine:
     """Run the calls in one model response, or bare call, and answer them in its provider's form.
 
     Never raises for a line's content: a call that cannot be accepted has its own result, and a line
@@ -52,7 +52,9 @@ async def answer_line(
     if turn.error is not None:
         size = LONGEST_LINE // 2**20
         broken = f"it is longer than {size} MiB" if line.too_long else f"answer: {turn.error}"
-    return Answer(line=line, text=_encode(turn.messages()), results=tuple(turn), broken=broken)
+    return AnsweredLine(
+        line=line, text=_encode(turn.messages()), results=tuple(turn), broken=broken
+    )
 
 
 def _encode(messages: list[dict[str, Any]]) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 from toolpool.cli import connect, screen
 from toolpool.cli.exit_codes import ReaderGone
-from toolpool.cli.running.answer import Answer, answer_line
+from toolpool.cli.running.answer import AnsweredLine, answer_line
 from toolpool.cli.running.lines import LineSource
 from toolpool.cli.running.progress import RunProgress
 from toolpool.cli.running.sink import Sink
@@ -66,7 +66,7 @@ class Job:
                     await stream.run(self._source.lines())
                 self._given_up = stream.given_up
 
-    async def _deliver(self, answers: list[Answer]) -> None:
+    async def _deliver(self, answers: list[AnsweredLine]) -> None:
         try:
             await self._sink.write(b"".join(answer.text for answer in answers))
         except ReaderGone:

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
-from toolpool.cli.running.answer import Answer
+from toolpool.cli.running.answer import AnsweredLine
 from toolpool.cli.running.lines import Line
 
 _WINDOW = 8
@@ -20,8 +20,8 @@ class Stream:
 
     def __init__(
         self,
-        answer: Callable[[Line], Coroutine[Any, Any, Answer]],
-        deliver: Callable[[list[Answer]], Coroutine[Any, Any, None]],
+        answer: Callable[[Line], Coroutine[Any, Any, AnsweredLine]],
+        deliver: Callable[[list[AnsweredLine]], Coroutine[Any, Any, None]],
         *,
         concurrency: int,
     ) -> None:
@@ -29,7 +29,8 @@ class Stream:
         self._deliver = deliver
         self._running = asyncio.Semaphore(concurrency)
         self._window = asyncio.Semaphore(concurrency * _WINDOW)
-        self._order: deque[tuple[Line, asyncio.Task[Answer]]] = deque()  # as long as the window
+        self._order: deque[tuple[Line, asyncio.Task[AnsweredLine]]] = deque()
+        """At most as long as the window."""
         self._all_read = False
         self._changed = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None

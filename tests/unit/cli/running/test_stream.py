@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 import pytest
 
 from tests.waiting import eventually
-from toolpool.cli.running.answer import Answer
+from toolpool.cli.running.answer import AnsweredLine
 from toolpool.cli.running.lines import Line
 from toolpool.cli.running.stream import Stream
 
@@ -27,16 +27,16 @@ class Bench:
         for number in self.numbers:
             yield Line(number, b"", 0)
 
-    async def _answer(self, line: Line) -> Answer:
+    async def _answer(self, line: Line) -> AnsweredLine:
         self.running.add(line.number)
         self.started.append(line.number)
         try:
             await self.doors[line.number].wait()
         finally:
             self.running.discard(line.number)
-        return Answer(line=line, text=b"", results=())
+        return AnsweredLine(line=line, text=b"", results=())
 
-    async def _deliver(self, answers: list[Answer]) -> None:
+    async def _deliver(self, answers: list[AnsweredLine]) -> None:
         self.writes += 1
         self.delivered += [answer.line.number for answer in answers]
 
@@ -134,7 +134,7 @@ async def test_a_fault_of_delivering_leaves_no_turn_running() -> None:
     bench = Bench(5, concurrency=5)
     bench.doors[0].set()
 
-    async def full(answers: list[Answer]) -> None:
+    async def full(answers: list[AnsweredLine]) -> None:
         raise OSError("full")
 
     stream = Stream(bench._answer, full, concurrency=5)
@@ -144,10 +144,10 @@ async def test_a_fault_of_delivering_leaves_no_turn_running() -> None:
 
 
 async def test_a_fault_of_answering_ends_the_stream() -> None:
-    async def misconfigured(line: Line) -> Answer:
+    async def misconfigured(line: Line) -> AnsweredLine:
         raise RuntimeError("no server")
 
-    async def deliver(answers: list[Answer]) -> None:
+    async def deliver(answers: list[AnsweredLine]) -> None:
         raise AssertionError
 
     stream = Stream(misconfigured, deliver, concurrency=2)

@@ -460,7 +460,7 @@ async def test_a_call_is_taken_back_once_from_wherever_it_was(
     made = bench()
     (call,) = made.submit("a-0")
     await turns()
-    getattr(made.pump, hurt)(call)
+    getattr(made.pump.queue_of(call), hurt)(call)
     made.pump.take_back(call)
     assert call.stage is Stage.NEW
     (queue,) = made.pump._shared.queues.values()

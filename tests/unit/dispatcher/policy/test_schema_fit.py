@@ -1,4 +1,4 @@
-"""A rule that cannot be held to a tool's arguments denies the tool, and operators are told."""
+"""A rule that cannot be applied to a tool's arguments denies the tool, and operators are told."""
 
 from decimal import Decimal
 from pathlib import Path

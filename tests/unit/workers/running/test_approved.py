@@ -11,7 +11,6 @@ from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring
 from toolpool.workers.credentials.lookup import Credentials
 from toolpool.workers.running.call_runner import CallRunner
-from toolpool.workers.running.invoke import Limits
 from toolpool.workers.tool import tool
 from toolpool.workers.tool_loading import Catalog
 
@@ -52,7 +51,7 @@ async def run(approval: bytes | None, amount: int = 5) -> tuple[Code | None, Exe
     runner = CallRunner(
         worker="w",
         catalog=CATALOG,
-        limits=Limits(1 << 20),
+        max_result_bytes=1 << 20,
         children=None,
         credentials=Credentials(None, Settings()),
         envelope=ENVELOPE,

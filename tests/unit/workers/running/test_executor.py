@@ -38,7 +38,6 @@ from toolpool.workers.running import slots as slots_module
 from toolpool.workers.running.call_runner import CallRunner
 from toolpool.workers.running.children import ChildPool
 from toolpool.workers.running.executor import Executor
-from toolpool.workers.running.invoke import Limits
 from toolpool.workers.running.limit_notices import LimitNotices
 from toolpool.workers.running.message_reader import MessageReader
 from toolpool.workers.running.settler import Settler
@@ -155,7 +154,7 @@ class Bench:
         self.runner = CallRunner(
             worker="w",
             catalog=catalog,
-            limits=Limits(1 << 20),
+            max_result_bytes=1 << 20,
             children=children,
             credentials=Credentials(None, Settings()),
             envelope=ENVELOPE,

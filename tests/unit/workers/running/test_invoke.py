@@ -13,11 +13,11 @@ from toolpool import ToolContext, ToolError, tool
 from toolpool.contract import encoding
 from toolpool.contract.exception_report import failure_of
 from toolpool.contract.outcome import Code, Executed, Outcome
-from toolpool.workers.running.invoke import Limits, invoke, invoke_coroutine
+from toolpool.workers.running.invoke import invoke, invoke_coroutine
 from toolpool.workers.tool import Tool
 
 CONTEXT = ToolContext(call_id="c", tool="t")
-LIMITS = Limits(max_result_bytes=10_000)
+LIMITS = 10_000
 
 
 def outcome_of(declared: Tool, /, **arguments: Any) -> Outcome:
