@@ -5,6 +5,7 @@ until it is removed: it never expires, and nobody without a signing key can remo
 writing to the server.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol
@@ -22,7 +23,7 @@ from toolpool.contract.spec import ToolSpec
 Canonical = Callable[[str, dict[str, Any]], dict[str, Any]]
 """Converts the arguments of the named tool to the canonical form of its schema."""
 _OPEN = ("additionalProperties", "patternProperties", "unevaluatedProperties")
-_LISTS = (list, tuple, set, frozenset)
+_LISTS = (list, tuple, set, frozenset, deque)
 States = tuple[str, Mapping[str, bytes]]
 """The version of all switches, and the signed state of each by its field."""
 
@@ -148,6 +149,8 @@ def means(denied: Any, value: Any) -> bool:
         return any(means(denied, each) for each in value)
     if isinstance(denied, _LISTS) and not isinstance(value, _LISTS):
         return len(denied) == 1 and means(next(iter(denied)), value)
+    if isinstance(denied, dict) and isinstance(value, dict):
+        denied, value = dict(denied), dict(value)  # an OrderedDict compares its order, too
     if isinstance(denied, str) != isinstance(value, str):
         denied, value = _read(denied), _read(value)
     return isinstance(denied, bool) == isinstance(value, bool) and bool(denied == value)

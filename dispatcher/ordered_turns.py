@@ -73,8 +73,12 @@ def stages(
 class Turn:
     """A turn under way, as far as it can be cancelled."""
 
-    def __init__(self, calls: Sequence[ToolCall], options: TurnOptions) -> None:
+    def __init__(
+        self, calls: Sequence[ToolCall], options: TurnOptions, refusal: Outcome | None = None
+    ) -> None:
         self.options = options
+        self.refusal = refusal
+        """Why none of its calls may be sent."""
         self._calls = calls
         self.passed: set[int] = set()
         """The indexes of calls that were rejected or sent."""
@@ -135,7 +139,7 @@ class OrderedTurns:
         """A result for each call, by its index. The first calls' deadlines count from `since`."""
         is_strict = self._settings.order == "strict"
         groups = stages(accepted, lambda item: item[1].spec.effects, strict=is_strict)
-        if len(groups) != 1 or turn.cancelled:
+        if len(groups) != 1 or turn.cancelled or turn.refusal is not None:
             return self._run_in_order(turn, groups, since, judged)
         self.running.discard(turn)  # no call waits for another, and all can be cancelled
         pendings: list[Pending] = []
@@ -273,6 +277,8 @@ class OrderedTurns:
         judgement, options = judged.get(call.index), turn.options
         if call.index in turn.cancelled:
             judgement = Judgement(call, not_queued(Code.CANCELLED))
+        elif turn.refusal is not None:
+            judgement = Judgement(call, turn.refusal)
         if call.index in turn.known:  # its record may be gone since
             options = msgspec.structs.replace(options, again=True)
         return self._submit(call, offer.spec, options, since, judgement, is_behind=is_behind)

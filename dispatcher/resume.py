@@ -18,8 +18,9 @@ import msgspec
 
 from toolpool.contract import encoding, logs
 from toolpool.contract.call import ToolCall
-from toolpool.contract.errors import CommandRejected, ServerError, ServerUnavailable
+from toolpool.contract.errors import CommandRejected, ServerUnavailable
 from toolpool.contract.ledger.lua_scripts import new_nonce
+from toolpool.contract.outcome import Code, Outcome
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.formats import FORMATS, Response, history_format, named, response_reader
 from toolpool.dispatcher.formats.call_ids import is_unique
@@ -28,6 +29,7 @@ from toolpool.dispatcher.formats.history_answers import matched
 from toolpool.dispatcher.formats.sdk_objects import sendable
 from toolpool.dispatcher.formats.stop_reasons import Handling, ending
 from toolpool.dispatcher.ordered_turns import OrderedTurns, Turn
+from toolpool.dispatcher.outcomes import not_queued
 from toolpool.dispatcher.transports.base import Transport, TurnNote
 from toolpool.dispatcher.turn_matching import Notes, ResponseName
 from toolpool.dispatcher.turn_options import TurnOptions
@@ -233,7 +235,10 @@ class Resume:
         waiting: Turn,
     ) -> None:
         options = waiting.options
-        notes = Notes(await self._noted(options.session_key[:_NAME_LENGTH]))
+        noted = await self._noted(options.session_key[:_NAME_LENGTH])
+        notes = Notes(noted or [])
+        # Without its turn, a call would be run under another key than before.
+        refusal = not_queued(Code.QUEUE_UNREACHABLE) if noted is None else None
         turns = _joined(parts, history, notes)
         said = [_response_name(turn, history) for turn in turns]
         known = notes.of(said)
@@ -243,7 +248,7 @@ class Resume:
                 id = note.turn if note is not None else unknown[turn[0].past.at]
                 stop = note.stop if note is not None else notes.stop_of_equals(each, said)
                 context = msgspec.structs.replace(options, id=id, again=True, provider=name)
-                await self._complete(edit, history, turn, name, stop, context, waiting)
+                await self._complete(edit, history, turn, name, stop, context, waiting, refusal)
                 if note is not None and not each.is_distinct:
                     self.mark_answered(note)
             elif any(part.is_astray for part in turn):
@@ -269,14 +274,20 @@ class Resume:
             part.found = answers
         return parts
 
-    async def _noted(self, name: str) -> list[TurnNote]:
+    async def _noted(self, name: str) -> list[TurnNote] | None:
+        """The notes of a session; None if the server does not answer for a call's queue wait."""
         await self._flush(_LOOK_UP_SECONDS)  # its own notes first
         try:
-            async with asyncio.timeout(_LOOK_UP_SECONDS):
-                return await self._transport.turns(name) + self._unwritten(name)
-        except (ServerError, TimeoutError) as error:
+            async with asyncio.timeout(self._settings.queue_timeout):
+                while True:
+                    try:
+                        return await self._transport.turns(name) + self._unwritten(name)
+                    except ServerUnavailable as error:
+                        log.info("turns_not_looked_up_yet: %s", error)
+                        await asyncio.sleep(_WRITE_AGAIN_SECONDS)
+        except (CommandRejected, TimeoutError) as error:
             log.warning("turns_not_looked_up: %s", error)
-            return []
+            return None
 
     async def _complete(
         self,
@@ -287,8 +298,9 @@ class Resume:
         stop: str | None,
         options: TurnOptions,
         waiting: Turn,
+        refusal: Outcome | None,
     ) -> None:
-        """Answer the calls of one turn that have no answer."""
+        """Answer the calls of one turn that have no answer; `refusal`: why none may be sent."""
         calls = self._dispatched(turn, format, options.id, stop)
         if [len(each) for each in calls] != [len(part.calls) for part in turn]:
             return  # it goes on in a later response, and is not answered
@@ -301,8 +313,9 @@ class Resume:
                 if number in waiting.cancelled:
                     cancelled.append(call.index)
         found = Response(format=format, calls=tuple(missing))
+        now = time.monotonic()
         results = iter(
-            await self._pipeline.run(found, options, time.monotonic(), cancelled=cancelled)
+            await self._pipeline.run(found, options, now, cancelled=cancelled, refusal=refusal)
         )
         for each, part in zip(calls, turn, strict=True):
             answered = [next(results) for _ in part.open(each)]

@@ -9,7 +9,7 @@ import msgspec
 
 from toolpool.contract.call import ToolCall
 from toolpool.contract.ledger.failure_memory import FailureHistory
-from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.admission.acceptance import Acceptance
@@ -121,13 +121,14 @@ class TurnPipeline:
         since: float,
         *,
         cancelled: Collection[int] = (),
+        refusal: Outcome | None = None,
     ) -> Coroutine[Any, Any, list[ToolResult]]:
         """A result for each call, in order; also written to the session record, if any.
 
         The first calls' deadlines count from `since`, on the monotonic clock. `cancelled` are the
-        indexes of calls that were cancelled before.
+        indexes of calls that were cancelled before; `refusal` is why no call may be sent.
         """
-        turn = Turn(found.calls, options)
+        turn = Turn(found.calls, options, refusal)
         if cancelled:
             turn.cancelled = dict.fromkeys(cancelled)
         if self._recorder is None:

@@ -88,16 +88,19 @@ def is_switched_off(values: BaseModel, field: str, denied: Any) -> bool:
     if field not in type(values).model_fields:
         return False  # it has no type: the sent value was compared
     try:
-        others = with_argument(values, field, denied)
+        others = [with_argument(values, field, denied) for _ in range(2)]
     except Exception:  # noqa: BLE001 - validators are user code: no call can have this value
         return False
-    denied, value = getattr(others, field), getattr(values, field)
-    if _is_by_identity(value) and type(value) is type(denied):
-        try:
-            denied, value = (each.model_dump(mode="json")[field] for each in (others, values))
-        except PydanticSerializationError:
-            return True  # they cannot be distinguished
-    return means(denied, value)
+    try:
+        denied, again, value = (getattr(each, field) for each in (*others, values))
+        if _is_by_identity(value) or not means(denied, again):
+            dumped = [each.model_dump(mode="json")[field] for each in (*others, values)]
+            denied, again, value = dumped
+            if not means(denied, again):
+                return True  # typed differently each time, for example with a random id
+        return means(denied, value)
+    except Exception:  # noqa: BLE001 - it has no serializer, is left out, or cannot be compared
+        return True
 
 
 def _is_by_identity(value: Any) -> bool:

@@ -608,6 +608,11 @@ class MemoryServer:
         """Whether a call was claimed and may not run twice, or ended before it was claimed."""
         return self.marks.get(key, 0.0) > time.monotonic()
 
+    def mark(self, key: str, keep: float) -> None:
+        """Mark a call for `keep` seconds, unless it is marked."""
+        if not self.is_marked(key):
+            self.marks[key] = time.monotonic() + keep
+
     def mark_ended(self, key: str) -> None:
         """Mark a settled call for as long as its record is kept."""
         if not self.is_marked(key):

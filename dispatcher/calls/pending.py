@@ -231,12 +231,7 @@ class Pending(msgspec.Struct, eq=False):
     @property
     def certainly_not_run(self) -> bool:
         """Whether a missing record proves that it did not run; never if it shares a run."""
-        return (
-            self.is_unsent
-            and not self.shares_run
-            and not self.may_have_run
-            and (self.message.rerunnable or not self.again)
-        )
+        return self.is_unsent and not self.shares_run and not self.may_have_run and not self.again
 
     @property
     def leaves_mark(self) -> bool:

@@ -106,13 +106,16 @@ class RunSharing:
         states: Sequence[str | None]
         try:
             async with asyncio.timeout(_ASK_SECONDS):
-                states = await self._transport.states([asker.key for asker, *_ in submitted])
+                now = time.monotonic()
+                last = max(asker.deadline for asker, *_ in submitted) - now
+                keep = max(0.0, last) + self._settings.result_ttl
+                states = await self._transport.note_shared([a.key for a, *_ in submitted], keep)
         except Exception as error:  # noqa: BLE001 - whatever it was, each goes by its own record
             log.warning("records_not_looked_up calls=%d: %s", len(submitted), error)
             states = ["unknown"] * len(submitted)
         for (asker, digest, anew), state in zip(submitted, states, strict=True):
-            if not asker.is_open or self._is_closed:
-                continue
+            if not asker.is_open or asker.is_abandoned or self._is_closed:
+                continue  # it is being ended by its own record
             if state is None:
                 self._share(asker, digest, anew)
             else:

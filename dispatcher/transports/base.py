@@ -219,6 +219,14 @@ class Transport(Protocol):
         """The states of ledger records: open, claimed, settled, or None if missing."""
         ...
 
+    async def note_shared(self, keys: Sequence[str], keep: float) -> list[str | None]:
+        """Note for `keep` seconds that calls share a run, unless they have records.
+
+        Such a call has no record of its own, but nobody may take it for one that never ran.
+        Returns the states of the records, as `states` does.
+        """
+        ...
+
     async def has_ended(self, key: str) -> bool:
         """Whether a worker has reported that the tool of an answered call has ended."""
         ...

@@ -198,6 +198,14 @@ class MemoryTransport:
         """The states of ledger records: open, claimed, settled, or None if missing."""
         return [self._server.state(key) for key in keys]
 
+    async def note_shared(self, keys: Sequence[str], keep: float) -> list[str | None]:
+        """Note for `keep` seconds that calls share a run, unless they have records."""
+        states = await self.states(keys)
+        for key, state in zip(keys, states, strict=True):
+            if state is None:
+                self._server.mark(key, keep)
+        return states
+
     async def has_ended(self, key: str) -> bool:
         """Whether a worker has reported that the tool of an answered call has ended."""
         return key in self._server.ended

@@ -8,9 +8,10 @@ import pytest
 
 from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
-from toolpool import AskApproval, Dispatcher, Hooks, ToolResult, tool
+from toolpool import AskApproval, Deny, Dispatcher, Hooks, ToolResult, tool
 from toolpool.contract.outcome import Code, Executed
 from toolpool.dispatcher import ordered_turns
+from toolpool.dispatcher.transports.memory import MemoryTransport
 
 
 class Tools:
@@ -396,3 +397,56 @@ async def test_a_refusal_that_is_forgotten_while_a_call_waits_in_its_turn_is_rem
         answered = await asking
     assert (answered[1].code, answered[1].executed) == (Code.WORKER_LOST, Executed.UNKNOWN)
     assert "a" not in tools.ran
+
+
+@pytest.mark.parametrize("when", ["runs", "ran"])
+async def test_a_call_that_shares_a_run_is_not_told_by_another_that_it_did_not_run(
+    when: str,
+) -> None:
+    tools = Tools()
+
+    @tool(effects="read", single_flight=True)
+    async def watch(text: str) -> str:
+        """Watch the gate."""
+        await tools.gate.wait(text)
+        return text
+
+    deny = Hooks(before_call=lambda _: Deny("not here"))
+    async with alone([watch]) as owner, second(owner, deny) as other:
+        asking = asyncio.ensure_future(
+            owner.dispatch(one("watch", text="a"), session="s", turn="t")
+        )
+        await eventually(lambda: tools.gate.came, "it runs")
+        if when == "ran":
+            tools.gate.open()
+            assert (await asking)[0].ok
+        [denied] = await other.dispatch(one("watch", text="a"), session="s", turn="t")
+        tools.gate.open()
+        assert (await asking)[0].ok
+    assert (denied.code, denied.executed) == (Code.DENIED, Executed.UNKNOWN)
+
+
+async def test_a_call_that_is_cancelled_while_its_shared_run_is_looked_up_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tools, looking, gate = Tools(), asyncio.Event(), asyncio.Event()
+    note = MemoryTransport.note_shared
+
+    async def slow(self: MemoryTransport, keys: Any, keep: float) -> Any:
+        states = await note(self, keys, keep)
+        looking.set()
+        await gate.wait()
+        return states
+
+    monkeypatch.setattr(MemoryTransport, "note_shared", slow)
+    async with alone(tools.all) as owner:
+        asking = asyncio.ensure_future(
+            owner.dispatch(one("shared", text="a"), session="s", turn="t")
+        )
+        await looking.wait()
+        assert await owner.cancel("s") == 1
+        gate.set()
+        [answered] = await asking
+        await asyncio.sleep(0.1)
+    assert answered.code is Code.CANCELLED
+    assert tools.ran == []

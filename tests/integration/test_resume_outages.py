@@ -135,3 +135,23 @@ async def test_a_dispatcher_that_is_closed_writes_its_notes_first(outage: Outage
             await asked
         async with second(server) as new:
             assert is_unknown(await new.resume([MESSAGE], session="s"))
+
+
+async def test_a_call_whose_turn_cannot_be_looked_up_is_not_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Under another turn it would run again, with another idempotency key."""
+
+    async def away(self: MemoryTransport, session: str) -> list[TurnNote]:
+        raise ServerUnavailable("step", sent=True, reason="(away)")
+
+    gate = Gate()
+    gate.open()
+    async with alone([gated(gate, "read")]) as old, second(old, queue_timeout=0.3) as new:
+        await old.dispatch(response_of(MESSAGE), session="s", turn="t")
+        with monkeypatch.context() as outage:
+            outage.setattr(MemoryTransport, "turns", away)
+            resumed = await new.resume([MESSAGE], session="s")
+    assert is_unknown(resumed)
+    assert "queue_unreachable" in str(resumed)
+    assert gate.came == ["x"]

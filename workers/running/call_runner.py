@@ -25,7 +25,7 @@ from toolpool.contract.outcome import (
     Outcome,
     failure,
 )
-from toolpool.contract.record_keys import idempotency_key, root_of
+from toolpool.contract.record_keys import idempotency_key, retry_of, root_of
 from toolpool.contract.schema.validator import SchemaCache
 from toolpool.contract.spec import RunIn
 from toolpool.workers.context import ProgressGate, ReportProgress, ToolContext
@@ -62,7 +62,11 @@ class _RunParameters:
     report_progress: ReportProgress
     on_silence: Callable[[], None]
     on_begin: Callable[[], None]
+    on_entered: Callable[[], None] | None
     switches: tuple[Switch, ...]
+
+
+def _nothing() -> None: ...
 
 
 class CallRunner:
@@ -101,6 +105,7 @@ class CallRunner:
         report_progress: ReportProgress,
         on_silence: Callable[[], None] = lambda: None,
         on_begin: Callable[[], None] = lambda: None,
+        on_entered: Callable[[], None] | None = None,
         *,
         tenant: str,
         switches: tuple[Switch, ...] = (),
@@ -109,7 +114,8 @@ class CallRunner:
 
         `switches` are the kill switches on arguments of the tool, for `tenant`.
 
-        These are called on the event loop: `report_progress`; `on_begin` when the tool is entered;
+        These are called on the event loop: `report_progress`; `on_begin` when the tool is entered,
+        or sent to a child process, `on_entered` when it is entered in any case;
         and `on_silence` when a coroutine is cancelled because its heartbeat stopped.
         """
         began = time.monotonic()
@@ -128,7 +134,7 @@ class CallRunner:
             else:
                 left = ends_at - time.monotonic()
                 parameters = _RunParameters(
-                    secrets, report_progress, on_silence, on_begin, switches
+                    secrets, report_progress, on_silence, on_begin, on_entered, switches
                 )
                 done = await self._run(tool, call, left, parameters)
         outcome = self._signed_off(done.completion.outcome, call, time.monotonic() - began)
@@ -234,9 +240,14 @@ class CallRunner:
         return failure(Code.EXPIRED, "", Executed.NO) if is_over else None
 
     def _refuse(self, tool: Tool, call: CallMessage) -> Outcome | None:
-        """Arguments validated against another version of the tool are validated again here."""
+        """Arguments validated against another version of the tool are validated again here.
+
+        A retry is refused if this version may not run twice.
+        """
         if call.digest == tool.spec.digest:
             return None
+        if retry_of(call.key) and not tool.spec.rerunnable:
+            return failure(Code.EXPIRED, "changed", Executed.NO)
         judged = call.verdict.tool if call.verdict is not None else ""
         if judged and judged != tool.spec.bound_digest:
             return failure(Code.EXPIRED, "changed", Executed.NO)
@@ -271,6 +282,8 @@ class CallRunner:
         if tool.spec.run_in is RunIn.PROCESS:
             return RunResult(await self._run_in_child(tool, call, left, parameters))
         parameters.on_begin()
+        if parameters.on_entered is not None:
+            parameters.on_entered()
         seconds = min(call.timeout, left)
         if tool.spec.run_in is RunIn.THREAD:
             return await self._run_in_thread(tool, call, seconds, parameters)
@@ -316,9 +329,14 @@ class CallRunner:
             secrets=dict(parameters.secrets) or None,
             verdict=call.verdict,
             switches=parameters.switches,
+            tells_entry=parameters.on_entered is not None,
         )
         return await self._children.run(
-            run, parameters.report_progress, within=left, on_begin=parameters.on_begin
+            run,
+            parameters.report_progress,
+            within=left,
+            on_begin=parameters.on_begin,
+            on_entered=parameters.on_entered or _nothing,
         )
 
     async def _run_in_thread(

@@ -88,7 +88,7 @@ class _WorkerSocket:
         self._run = run
         self._entry_flag.leave(run)
 
-    def send_for_run(self, frame: frames.Progressed | frames.Beat) -> None:
+    def send_for_run(self, frame: frames.Progressed | frames.Beat | frames.Entered) -> None:
         """Send a frame about the run, from any thread; ignored after the run or in a fork."""
         if os.getpid() != self.pid:
             return
@@ -160,6 +160,8 @@ class _Server:
             reason = "the tool is not loaded in this process"
             return self._done(frame, Completion(failure(Code.INTERNAL, reason, Executed.NO)))
         self._worker.begin(frame.run)
+        if frame.tells_entry:
+            self._worker.send_for_run(frames.Entered(pid=self._worker.pid, run=frame.run))
         context = self._context(frame) if tool.signature.injected else None
         redaction = context.redaction if context is not None else NOTHING
         completion, spent = None, ""

@@ -29,15 +29,24 @@ class RunningCall:
     """A run in a child. `done` raises `ChildLost`; the others are called on the event loop."""
 
     def __init__(
-        self, run: int, *, on_beat: Callable[[], None], on_progress: ReportProgress
+        self,
+        run: int,
+        *,
+        on_beat: Callable[[], None],
+        on_progress: ReportProgress,
+        on_entered: Callable[[], None],
     ) -> None:
         self.run = run
+        self._on_entered = on_entered
         self.done: asyncio.Future[frames.Done] = asyncio.get_running_loop().create_future()
         self._on_beat = on_beat
         self._on_progress = on_progress
 
-    def take(self, frame: frames.Beat | frames.Progressed) -> None:
-        """Handle a progress report or heartbeat."""
+    def take(self, frame: frames.Beat | frames.Progressed | frames.Entered) -> None:
+        """Handle a progress report, a heartbeat, or the entry of the tool."""
+        if isinstance(frame, frames.Entered):
+            self._on_entered()
+            return
         self._on_beat()
         if isinstance(frame, frames.Progressed):
             self._on_progress(frame.done, frame.total, frame.message)

@@ -73,11 +73,12 @@ class ChildPool:
         *,
         within: float,
         on_begin: Callable[[], None] = lambda: None,
+        on_entered: Callable[[], None] = lambda: None,
     ) -> Completion:
         """Run one call in a child, for `run.timeout` from its begin and `within` seconds in all.
 
-
-        It begins when it is sent to a ready child; `on_begin` is then called on the event loop.
+        It begins when it is sent to a ready child; `on_begin` is then called on the event loop, and
+        `on_entered` when the child enters the tool, if `run.tells_entry`.
         Raises only CancelledError, and only if the tool may have been entered.
         """
         ends_at = asyncio.get_running_loop().time() + within
@@ -91,7 +92,9 @@ class ChildPool:
             except (OSError, ToolsUnimportable) as error:
                 reason = f"no process could be started: {error}"
                 return Completion(failure(Code.INTERNAL, reason, Executed.NO))
-            completion = await self._run_in(child, run, report_progress, ends_at, on_begin)
+            completion = await self._run_in(
+                child, run, report_progress, ends_at, on_begin, on_entered
+            )
             if completion is not None:
                 return completion
         reason = f"{_CHILDREN_A_CALL} processes ended before it began in them"
@@ -104,6 +107,7 @@ class ChildPool:
         report_progress: ReportProgress,
         ends_at: float,
         on_begin: Callable[[], None],
+        on_entered: Callable[[], None],
     ) -> Completion | None:
         """How the call ended; None if the child was lost before the call began."""
         left = ends_at - asyncio.get_running_loop().time()
@@ -112,7 +116,9 @@ class ChildPool:
         # The child forwards at most one heartbeat per interval, and may drop the last.
         slack = interval(run.heartbeat) if run.heartbeat is not None else 0.0
         life = RunTimeout(run.timeout, run.heartbeat, slack=slack)
-        running = RunningCall(run.run, on_beat=life.beat, on_progress=report_progress)
+        running = RunningCall(
+            run.run, on_beat=life.beat, on_progress=report_progress, on_entered=on_entered
+        )
         on_begin()
         try:
             async with life:

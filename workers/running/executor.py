@@ -5,6 +5,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import islice
+
+import msgspec
 
 from toolpool.contract import logs
 from toolpool.contract.envelope import Batch, CallMessage, Switch
@@ -132,7 +135,10 @@ class Executor:
             self._observers.run("passed", call)
             delivery.decided()
             return
-        run_in = self._catalog.tools[call.tool].spec.run_in
+        spec = self._catalog.tools[call.tool].spec
+        if call.rerunnable and call.digest != spec.digest and not spec.rerunnable:
+            call = msgspec.structs.replace(call, rerunnable=False)  # a release withdrew it
+        run_in = spec.run_in
         if run_in not in self._waiting:
             run_in = next(iter(self._waiting))
         self._waiting[run_in].append((call, delivery))
@@ -287,6 +293,11 @@ class Executor:
             return
         for run_in, waiting in self._waiting.items():
             count = min(self._slots.claimable(run_in), len(waiting))
+            if run_in is RunIn.PROCESS and any(
+                self._is_limited(call) for call, _ in islice(waiting, max(count, 0))
+            ):
+                # A place is kept only so long until its call starts: none is claimed ahead.
+                count = min(count, self._slots.claimable(run_in, ahead=False))
             if count > 0:
                 self._slots.take(run_in, count)
                 chosen = [waiting.popleft() for _ in range(count)]
@@ -346,7 +357,7 @@ class Executor:
         is_limited = False
         for call, delivery in chosen:
             limits: tuple[Limit, ...] = ()
-            if self._limits.hold_all or call.limits or call.tool in self._limited:
+            if self._is_limited(call):
                 limits = self._limits_of(call, delivery)
                 is_limited = is_limited or bool(limits)
             claims.append(
@@ -360,6 +371,9 @@ class Executor:
                 )
             )
         return claims, is_limited
+
+    def _is_limited(self, call: CallMessage) -> bool:
+        return self._limits.hold_all or bool(call.limits) or call.tool in self._limited
 
     def _not_run(self, run_in: RunIn, claim: Claim) -> None:
         """Drop a call that was claimed, or may have been, and is not started here."""
@@ -516,23 +530,26 @@ class Executor:
             partial(self._settler.progress, running.batch, running.call.key),
             partial(self._fell_silent, running),
             partial(self._has_begun, running),
+            partial(self._has_entered, running) if running.limits else None,
             tenant=tenant,
             switches=switches,
         )
 
     def _has_begun(self, running: ClaimedCall) -> None:
-        """The tool is entered: its timeout begins."""
+        """The tool is entered, or sent to a child process: its timeout begins."""
         is_first = running.begun_at is None
         running.begun_at = time.monotonic()
         ends_at = min(running.begun_at + running.call.timeout, running.deadline)
         running.overdue_at = ends_at + _OVERDUE_SECONDS
         if is_first:  # else an earlier child process was lost before it entered the tool
-            if running.limits:
-                self._limit_notices.begun(running.call.key, running.claim_nonce, running.limits)
             delivery, now = running.delivery, self._message_reader.server_time()
             running.facts = self._observers.started(
                 running.call, delivery.batch, delivery.size, now
             )
+
+    def _has_entered(self, running: ClaimedCall) -> None:
+        """The tool is entered: its place under each rate is kept for a window from now."""
+        self._limit_notices.begun(running.call.key, running.claim_nonce, running.limits)
 
     def _fell_silent(self, running: ClaimedCall) -> None:
         """The tool was cancelled for silence: answer soon even if it does not stop."""

@@ -41,6 +41,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     secrets: dict[str, str] | None = None
     verdict: PolicyVerdict | None = None
     switches: tuple[Switch, ...] = ()
+    tells_entry: bool = False
+    """Whether the child sends `Entered`."""
 
     def __repr__(self) -> str:
         return f"Run(run={self.run}, tool={self.tool!r})"
@@ -79,6 +81,13 @@ class Progressed(msgspec.Struct, frozen=True, kw_only=True, tag="progressed"):
     message: str | None = None
 
 
+class Entered(msgspec.Struct, frozen=True, kw_only=True, tag="entered"):
+    """The tool is about to be entered."""
+
+    pid: int
+    run: int
+
+
 class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
     """The running call sends a heartbeat."""
 
@@ -89,7 +98,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
 CUT_OFF = 74
 """The exit code of a child that cannot tell its worker how a call ended."""
 
-Said = Ready | Failed | Done | Progressed | Beat
+Said = Ready | Failed | Done | Progressed | Beat | Entered
 """The frames that a child may send."""
 Frame = Run | Said
 _decoder: msgspec.json.Decoder[Frame] = msgspec.json.Decoder(Frame)

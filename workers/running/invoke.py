@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pydantic_core
 
 from toolpool.contract import encoding
@@ -115,6 +116,8 @@ def prepare(
             problems, why, cause = own, NOT_COMPARABLE, f"as {types}, not comparable with JSON"
         details = {"cause": f"it reads arguments {cause}"}
         return failure(Code.DENIED, why, Executed.NO, problems=problems, details=details)
+    except Exception as error:  # noqa: BLE001 - validators are user code, and are not the tool
+        return msgspec.structs.replace(raised(error, _redaction(context)), executed=Executed.NO)
     for check in tool.checks:
         given = {name: bound[name] for name in bound if name not in tool.signature.injected}
         try:

@@ -32,10 +32,10 @@ class Slots:
         """Stop further claims."""
         self._is_closed = True
 
-    def claimable(self, kind: RunIn) -> int:
-        """How many calls to claim; calls for child processes may wait for a free child."""
-        ahead = self._ahead.room(self.counts[kind]) if kind is RunIn.PROCESS else 0
-        return self._free[kind] + ahead
+    def claimable(self, kind: RunIn, *, ahead: bool = True) -> int:
+        """How many calls to claim; `ahead`: calls for child processes may wait for a free child."""
+        is_ahead = ahead and kind is RunIn.PROCESS
+        return self._free[kind] + (self._ahead.room(self.counts[kind]) if is_ahead else 0)
 
     def take(self, kind: RunIn, count: int) -> None:
         """Occupy slots for calls that are being claimed."""

@@ -1,8 +1,10 @@
 """A kill switch on an argument denies a call that the tool would read as having the value."""
 
+from collections import OrderedDict, deque
 from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any, Literal
+from uuid import uuid4
 
 import pytest
 from pydantic import (
@@ -55,6 +57,13 @@ class Unwritten:
         self.text = text
 
 
+def own_text(value: Any) -> Opaque:
+    if not isinstance(value, str):
+        raise ValueError("a text is needed")
+    return Opaque(value.strip())
+
+
+OwnText = Annotated[Any, BeforeValidator(own_text), PlainSerializer(lambda own: own.text)]
 Unserializable = Annotated[Any, BeforeValidator(Unwritten)]
 OwnType = Annotated[Any, BeforeValidator(opaque), PlainSerializer(lambda own: own.text)]
 
@@ -63,7 +72,32 @@ class Owned(BaseModel):
     by: OwnType
 
 
+class Numbered(BaseModel):
+    """Each has an id of its own."""
+
+    id: str = Field(default_factory=lambda: uuid4().hex)
+    price: Decimal = Decimal(0)
+
+
+class Uncomparable:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __eq__(self, other: object) -> bool:
+        raise KeyError(self.text)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 DENIED: list[tuple[Any, Any, Any]] = [
+    (Numbered, {"price": "5"}, {"price": "5.0"}),
+    (OwnText | list[OwnText], ["evil"], " evil"),
+    (OwnText | list[OwnText], "evil", [" evil", "good"]),
+    (Stripped | deque[Stripped], "evil", [" evil"]),
+    (OrderedDict[str, Stripped], {"a": "x", "b": "y"}, {"b": "y ", "a": "x"}),
+    (Annotated[Any, BeforeValidator(Uncomparable)], "evil", "what its class does not compare"),
+    (Annotated[OwnType, Field(exclude=True)], "evil", "what no dump shows"),
+    (Annotated[Decimal, Field(allow_inf_nan=True)], "5", "sNaN"),
     (Stripped, "danger", " danger "),
     (Stripped, "danger", "DANGER"),
     (Stripped, " Danger", "danger"),

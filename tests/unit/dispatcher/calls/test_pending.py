@@ -109,7 +109,7 @@ def test_only_what_never_left_is_unsent(stage: Stage) -> None:
 
 @pytest.mark.parametrize(
     ("spec", "again", "is_sure"),
-    [(None, False, True), (None, True, False), (READ, False, True), (READ, True, True)],
+    [(None, False, True), (None, True, False), (READ, False, True), (READ, True, False)],
 )
 def test_nobody_ran_it_is_not_said_of_what_somebody_may_have_asked_for_before(
     spec: ToolSpec | None, again: bool, is_sure: bool

@@ -366,3 +366,23 @@ async def test_what_a_tool_wrote_is_in_no_report_of_the_process_that_replaces_it
             assert "importlib.import_module" in traceback_of(faults)
     finally:
         await pool.close()
+
+
+async def test_a_frozen_child_is_not_said_to_have_entered_a_tool(one: Calls) -> None:
+    """A rate's window begins when the tool is entered, not when the call is sent to its process."""
+    begun, entered = asyncio.Event(), asyncio.Event()
+    pid = one.pids()[0]
+    os.kill(pid, signal.SIGSTOP)
+    run = frames.Run(
+        run=next(_numbers), call_id="c", tool="echo", arguments={"text": "hi"}, timeout=20.0,
+        idempotency_key="k", tells_entry=True,
+    )  # fmt: skip
+    running = asyncio.ensure_future(
+        one.pool.run(run, lambda *_: None, within=20.0, on_begin=begun.set, on_entered=entered.set)
+    )
+    await begun.wait()
+    await asyncio.sleep(0.2)
+    assert not entered.is_set()
+    os.kill(pid, signal.SIGCONT)
+    assert (await running).outcome.ok
+    assert entered.is_set()

@@ -767,3 +767,28 @@ async def test_a_drain_waits_for_a_run_that_is_about_to_free_its_places_and_be_s
     is_freed.set()
     await draining
     assert bench.ledger.records["k"].state == "settled"
+
+
+@pytest.mark.parametrize(("key", "runs"), [("k", True), ("k.1", False)])
+async def test_a_release_that_withdrew_that_a_tool_may_run_twice_decides(
+    key: str, runs: bool, tmp_path: Path
+) -> None:
+    """The dispatcher still has the older declaration. Its retry of a failed call does not run."""
+    bench = Bench({RunIn.LOOP: 2})
+    opening = Opening(key, 1, rerunnable=True, wait=9.0, deadline=30.0, keep=60.0)
+    await bench.ledger.open(
+        [opening], nonce=new_nonce(), reply=REPLY, queue="", message=b"", give_up_at=0.0
+    )
+    path = tmp_path / "ran"
+    call = CallMessage(
+        key=key, id="c", tool="touch", digest="older", arguments={"path": str(path)},
+        timeout=20.0, rerunnable=True, retries=2, final=True,
+    )  # fmt: skip
+    bench.executor.receive(
+        ENVELOPE.encode_batch(Batch(id="b", reply=REPLY, calls=(call,))), lambda: None
+    )
+    await eventually(lambda: bench.outcomes(), "it is answered")
+    assert path.exists() is runs
+    assert bench.ledger.is_marked(key)
+    if not runs:
+        assert bench.outcomes()[key].executed is Executed.NO

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pytest
-from pydantic import AfterValidator, BaseModel
+from pydantic import AfterValidator, BaseModel, BeforeValidator
 
 from toolpool import ToolContext, ToolError, tool
 from toolpool.contract import encoding
@@ -444,3 +444,18 @@ def test_a_call_that_is_cancelled_while_its_checks_run_does_not_enter_its_tool()
     context = ToolContext(call_id="c", tool="pay", is_cancelled=lambda: bool(cancelled))
     outcome = invoke(pay, {"amount": 5}, context, LIMITS).outcome
     assert (outcome.code, outcome.executed, entered) == (Code.CANCELLED, Executed.NO, [])
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), AttributeError("y"), RuntimeError("z")])
+def test_a_tool_whose_types_raise_was_not_entered(error: Exception) -> None:
+    """It is a fault of the tool's author all the same."""
+
+    def refuse(value: Any) -> Any:
+        raise error
+
+    @tool
+    def take(value: Annotated[Any, BeforeValidator(refuse)]) -> None:
+        """Take a value."""
+
+    outcome = outcome_of(take, value=1)
+    assert (outcome.code, outcome.executed) == (Code.RAISED, Executed.NO)
