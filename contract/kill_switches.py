@@ -149,11 +149,18 @@ def means(denied: Any, value: Any) -> bool:
         return any(means(denied, each) for each in value)
     if isinstance(denied, _LISTS) and not isinstance(value, _LISTS):
         return len(denied) == 1 and means(next(iter(denied)), value)
-    if isinstance(denied, dict) and isinstance(value, dict):
-        denied, value = dict(denied), dict(value)  # an OrderedDict compares its order, too
     if isinstance(denied, str) != isinstance(value, str):
         denied, value = _read(denied), _read(value)
-    return isinstance(denied, bool) == isinstance(value, bool) and bool(denied == value)
+    if isinstance(denied, bool) != isinstance(value, bool):
+        return False
+    return bool(denied == value) or bool(_unordered(denied) == _unordered(value))
+
+
+def _unordered(value: Any) -> Any:
+    """The value with plain dicts in place of ordered ones, which also compare their order."""
+    if isinstance(value, dict):
+        return {key: _unordered(each) for key, each in value.items()}
+    return [_unordered(each) for each in value] if isinstance(value, list) else value
 
 
 def _read(value: Any) -> Any:

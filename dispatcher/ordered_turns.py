@@ -245,11 +245,11 @@ class OrderedTurns:
         options = turn.options
         if turn.cancelled and not self._is_closed:
             await self._end_cancelled(turn, list(turn.cancelled))
-        is_named = options.session is not None and options.id is not None
+        is_named = options.session is not None and options.id is not None and not turn.refusal
         watch = self._in_flight.in_background(self._watch_records(turn)) if is_named else None
         try:
             for group in groups:
-                if options.again and group is not groups[0]:
+                if options.again and group is not groups[0] and turn.refusal is None:
                     await self._in_flight.wait_for_records([call for call, _ in group], options)
                 is_behind = group is not groups[0]
                 pendings = [
@@ -259,7 +259,8 @@ class OrderedTurns:
                 turn.sent |= {call.index: p for (call, _), p in zip(group, pendings, strict=True)}
                 results |= await self._await(group, pendings, options, since, unseen)
                 turn.answered = pendings
-                if group is not groups[-1] and not turn.is_cancelled:
+                is_last = group is groups[-1] or turn.refusal is not None
+                if not is_last and not turn.is_cancelled:
                     unseen = await self._end_of(pendings, options.began)
                 since = time.monotonic()
         finally:

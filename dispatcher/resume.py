@@ -235,7 +235,7 @@ class Resume:
         waiting: Turn,
     ) -> None:
         options = waiting.options
-        noted = await self._noted(options.session_key[:_NAME_LENGTH])
+        noted = await self._noted(options.session_key[:_NAME_LENGTH], waiting)
         notes = Notes(noted or [])
         # Without its turn, a call would be run under another key than before.
         refusal = not_queued(Code.QUEUE_UNREACHABLE) if noted is None else None
@@ -274,20 +274,23 @@ class Resume:
             part.found = answers
         return parts
 
-    async def _noted(self, name: str) -> list[TurnNote] | None:
+    async def _noted(self, name: str, waiting: Turn) -> list[TurnNote] | None:
         """The notes of a session; None if the server does not answer for a call's queue wait."""
+        give_up_at = time.monotonic() + self._settings.queue_timeout
         await self._flush(_LOOK_UP_SECONDS)  # its own notes first
-        try:
-            async with asyncio.timeout(self._settings.queue_timeout):
-                while True:
-                    try:
-                        return await self._transport.turns(name) + self._unwritten(name)
-                    except ServerUnavailable as error:
-                        log.info("turns_not_looked_up_yet: %s", error)
-                        await asyncio.sleep(_WRITE_AGAIN_SECONDS)
-        except (CommandRejected, TimeoutError) as error:
-            log.warning("turns_not_looked_up: %s", error)
-            return None
+        error: Exception = TimeoutError()
+        while not waiting.is_cancelled and time.monotonic() < give_up_at:
+            try:
+                async with asyncio.timeout(_LOOK_UP_SECONDS / 5):
+                    return await self._transport.turns(name) + self._unwritten(name)
+            except (ServerUnavailable, TimeoutError) as raised:
+                error = raised
+                await asyncio.sleep(_WRITE_AGAIN_SECONDS)
+            except CommandRejected as raised:
+                error = raised
+                break
+        log.warning("turns_not_looked_up: %s", str(error) or "the server does not answer")
+        return None
 
     async def _complete(
         self,

@@ -94,8 +94,10 @@ def is_switched_off(values: BaseModel, field: str, denied: Any) -> bool:
     try:
         denied, again, value = (getattr(each, field) for each in (*others, values))
         if _is_by_identity(value) or not means(denied, again):
-            dumped = [each.model_dump(mode="json")[field] for each in (*others, values)]
-            denied, again, value = dumped
+            if isinstance(value, Iterator):
+                return True  # it can be read only once, by the tool
+            dumps = [each.model_dump(mode="json", include={field}) for each in (*others, values)]
+            denied, again, value = (dump[field] for dump in dumps)
             if not means(denied, again):
                 return True  # typed differently each time, for example with a random id
         return means(denied, value)

@@ -47,6 +47,7 @@ class LuaScript(StrEnum):
     RATE = "rate"
     APPROVAL = "approval"
     SHARE = "share"
+    NOTE = "note"
     SWITCH = "switch"
 
 

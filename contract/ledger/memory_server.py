@@ -81,6 +81,8 @@ class MemoryServer:
         """The dispatcher that may try the tool of an open circuit, and until when."""
         self.outputs: dict[str, bytes] = {}
         self._outputs_of: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        self.shared_until: dict[str, float] = {}
+        """The calls that share a run, and until when that is noted."""
         self.marks: dict[str, float] = {}
         """Until when a call cannot be claimed: it ended, or was claimed and may not run twice."""
         self.ended: set[str] = set()
@@ -146,6 +148,7 @@ class MemoryServer:
         self.records.clear()
         self.shared.forget()
         self.marks.clear()
+        self.shared_until.clear()
         self.switch_states.clear()
         self.switch_version = ""
         self.epoch = f"memory.{secrets.token_hex(8)}"
@@ -180,7 +183,8 @@ class MemoryServer:
             if not opening.rerunnable and tried_in not in (None, self.epoch):
                 return MOVED
             is_asked_again = opening.again and not opening.rerunnable
-            if opening.approved or is_asked_again or self.is_marked(opening.key):
+            is_marked = self.is_marked(opening.key, may_share=opening.rerunnable)
+            if opening.approved or is_asked_again or is_marked:
                 self.marks[opening.key] = math.inf
                 return RAN
             self.records[opening.key] = Record(
@@ -263,7 +267,8 @@ class MemoryServer:
             return refusal
         record.state, record.claimed, record.worker = "claimed", claim.nonce, worker
         record.claims += 1
-        if not (record.rerunnable and claim.rerunnable):
+        record.rerunnable = record.rerunnable and claim.rerunnable
+        if not record.rerunnable:
             self.marks[claim.key] = math.inf
         return record.deadline - now
 
@@ -279,6 +284,8 @@ class MemoryServer:
             return "expired"
         if not self._may_go(record):
             return "moved"
+        if record.rerunnable and not claim.rerunnable and record.claims:
+            return STARTED_OR_ENDED  # a release withdrew that it may run twice
         if is_stale:
             return STALE
         reads_mark = claim.approved or not (record.rerunnable and claim.rerunnable)
@@ -604,18 +611,26 @@ class MemoryServer:
             if reply != except_reply:
                 self.put(reply, body)
 
-    def is_marked(self, key: str) -> bool:
-        """Whether a call was claimed and may not run twice, or ended before it was claimed."""
-        return self.marks.get(key, 0.0) > time.monotonic()
+    def is_marked(self, key: str, *, may_share: bool = False) -> bool:
+        """Whether a call was claimed and may not run twice, ended before that, or shares a run.
 
-    def mark(self, key: str, keep: float) -> None:
-        """Mark a call for `keep` seconds, unless it is marked."""
+        `may_share`: the last does not count.
+        """
+        now = time.monotonic()
+        is_shared = not may_share and self.shared_until.get(key, 0.0) > now
+        return is_shared or self.marks.get(key, 0.0) > now
+
+    def note_shared(self, key: str, keep: float) -> None:
+        """Note for `keep` seconds that a call shares a run."""
+        now = time.monotonic()
+        while self.shared_until and next(iter(self.shared_until.values())) <= now:
+            del self.shared_until[next(iter(self.shared_until))]
         if not self.is_marked(key):
-            self.marks[key] = time.monotonic() + keep
+            self.shared_until[key] = now + keep
 
     def mark_ended(self, key: str) -> None:
         """Mark a settled call for as long as its record is kept."""
-        if not self.is_marked(key):
+        if not self.is_marked(key, may_share=True):
             self.marks[key] = self.records[key].gone_at
 
     def _may_go(self, record: Record) -> bool:

@@ -101,7 +101,8 @@ class RunSharing:
     async def _look_up(self, submitted: Sequence[tuple[Pending, str, bool]]) -> None:
         """Share the runs of calls that have no record of their own.
 
-        One that a person was asked about, or that was cancelled, has one, which decides.
+        One that a person was asked about, or that was cancelled, has one, which decides. For the
+        others it is noted that they may run.
         """
         states: Sequence[str | None]
         try:

@@ -203,7 +203,7 @@ class MemoryTransport:
         states = await self.states(keys)
         for key, state in zip(keys, states, strict=True):
             if state is None:
-                self._server.mark(key, keep)
+                self._server.note_shared(key, keep)
         return states
 
     async def has_ended(self, key: str) -> bool:

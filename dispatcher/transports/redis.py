@@ -362,21 +362,17 @@ class RedisTransport:
 
     async def states(self, keys: Sequence[str]) -> list[str | None]:
         """The states of ledger records: open, claimed, settled, or None if missing."""
-        return [_text(state) for state in await self._fields(keys, "state")]
+        states = await self._fields(keys, "state")
+        return [state.decode(errors="replace") if state else None for state in states]
 
     async def note_shared(self, keys: Sequence[str], keep: float) -> list[str | None]:
         """Note for `keep` seconds that calls share a run, unless they have records."""
-        marks = [self._names.ran(key) for key in keys]
-        pipeline = self._client.pipeline(transaction=True)  # a refusal sees the mark, or is seen
-        for key, mark in zip(keys, marks, strict=True):
-            pipeline.set(mark, "", px=_ms(keep), nx=True)
-            pipeline.hget(self._names.call(key), "state")
-        found = await pipeline.execute(raise_on_error=False)
-        states = [_text(state) for state in found[1::2]]
-        known = zip(marks, found[::2], states, strict=True)
-        if needless := [mark for mark, is_new, state in known if is_new and state is not None]:
-            await self._client.delete(*needless)
-        return states
+        states = await self._scripts.once(
+            LuaScript.NOTE,
+            [self._names.epoch, *map(self._names.call, keys)],
+            [self._names.ran_prefix, max(1, _ms(keep))],
+        )
+        return [state.decode(errors="replace") or None for state in states]
 
     async def has_ended(self, key: str) -> bool:
         """Whether a worker has reported that the tool of an answered call has ended."""
@@ -391,7 +387,11 @@ class RedisTransport:
         pipeline = self._client.pipeline(transaction=False)
         for key in keys:
             pipeline.hget(self._names.call(key), name)
-        return [_value(each) for each in await pipeline.execute(raise_on_error=False)]
+        found = await pipeline.execute(raise_on_error=False)
+        for value in found:
+            if isinstance(value, Exception) and "WRONGTYPE" not in str(value):
+                raise value
+        return [None if isinstance(value, Exception) else value for value in found]
 
     async def note_turns(self, notes: Sequence[TurnNote], at: float) -> None:
         """Store notes of turns, in this order; `at` is fleet time."""
@@ -477,18 +477,6 @@ class RedisTransport:
         await self._reader.aclose()
         if self._broker is not None:
             await self._broker.close()
-
-
-def _value(found: Any) -> bytes | None:
-    """A field of a record; None also for a key that is not a record. Raises other errors."""
-    if isinstance(found, Exception) and "WRONGTYPE" not in str(found):
-        raise found
-    return None if isinstance(found, Exception) else found
-
-
-def _text(found: Any) -> str | None:
-    value = _value(found)
-    return value.decode(errors="replace") if value else None
 
 
 def _ms(seconds: float) -> int:

@@ -9,6 +9,7 @@ import pytest
 from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
 from toolpool import AskApproval, Deny, Dispatcher, Hooks, ToolResult, tool
+from toolpool.contract.errors import ServerUnavailable
 from toolpool.contract.outcome import Code, Executed
 from toolpool.dispatcher import ordered_turns
 from toolpool.dispatcher.transports.memory import MemoryTransport
@@ -449,4 +450,50 @@ async def test_a_call_that_is_cancelled_while_its_shared_run_is_looked_up_does_n
         [answered] = await asking
         await asyncio.sleep(0.1)
     assert answered.code is Code.CANCELLED
+    assert tools.ran == []
+
+
+@pytest.mark.parametrize("why", ["its reply is lost", "it is dispatched with wait="])
+async def test_a_read_that_shared_a_run_may_run_by_itself(
+    why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That it shared a run is noted under its own key; that must not stop its own record."""
+    tools, note = Tools(), MemoryTransport.note_shared
+
+    async def lost(self: MemoryTransport, keys: Any, keep: float) -> Any:
+        await note(self, keys, keep)
+        raise ServerUnavailable("step", sent=True, reason="(away)")
+
+    async with alone(tools.all) as owner:
+        wait = None
+        if why == "its reply is lost":
+            monkeypatch.setattr(MemoryTransport, "note_shared", lost)
+        else:
+            [first] = await owner.dispatch(one("shared", text="a"), session="s", turn="t")
+            assert first.ok
+            wait = 5.0
+        [answered] = await owner.dispatch(one("shared", text="a"), session="s", turn="t", wait=wait)
+    assert answered.ok
+
+
+async def test_a_resumed_turn_that_cannot_be_looked_up_ends_when_it_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def away(self: MemoryTransport, session: str) -> list[Any]:
+        raise ServerUnavailable("step", sent=True, reason="(away)")
+
+    monkeypatch.setattr(MemoryTransport, "turns", away)
+    tools = Tools()
+    blocks = [
+        {"type": "tool_use", "id": f"c{n}", "name": "later", "input": {"text": f"{n}"}}
+        for n in (1, 2)
+    ]
+    async with alone(tools.all, queue_timeout=60.0) as owner:
+        resuming = asyncio.ensure_future(
+            owner.resume([{"role": "assistant", "content": blocks}], session="s")
+        )
+        await eventually(lambda: owner._turns.running, "it waits")
+        await owner.cancel("s")
+        answered = await resuming
+    assert "aborted.cancelled" in str(answered)
     assert tools.ran == []

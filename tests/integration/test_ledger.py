@@ -19,10 +19,12 @@ from toolpool.contract.ledger.protocols import (
     NEW,
     OTHERS,
     RAN,
+    STARTED_OR_ENDED,
     Claim,
     CloseReason,
     Closing,
     Opening,
+    RecoveryRequest,
     Release,
     Settlement,
     running,
@@ -112,8 +114,21 @@ class Server:
             tried_in=tried_in,
         )
 
-    async def claim(self, key: str = "k", *, nonce: str = "c", attempt: int = 1) -> float | str:
-        claims = [Claim(key, attempt, nonce)]
+    async def note_shared(self, key: str = "k") -> str | None:
+        """Note that a call shares a run, if it has no record; its record's state."""
+        if isinstance(self.ledger, MemoryServer):
+            if (state := self.ledger.state(key)) is None:
+                self.ledger.note_shared(key, 60.0)
+            return state
+        [state] = await LuaScripts(self._client).once(
+            LuaScript.NOTE, [NAMES.epoch, NAMES.call(key)], [NAMES.ran_prefix, 60_000]
+        )
+        return state.decode() or None
+
+    async def claim(
+        self, key: str = "k", *, nonce: str = "c", attempt: int = 1, rerunnable: bool = True
+    ) -> float | str:
+        claims = [Claim(key, attempt, nonce, rerunnable=rerunnable)]
         return (await self.ledger.claim(claims, worker=WORKER, give_up_at=soon()))[0]
 
     async def settle(self, body: bytes = b"done", *, key: str = "k", nonce: str = "s") -> str:
@@ -288,6 +303,37 @@ async def test_a_lost_record_is_missing_until_its_call_is_closed(ledger: Server)
     assert await ledger.close(epoch, end=CloseReason.UNSTARTED) == MISSING
     assert await ledger.close(epoch) == b"unknown"
     assert await ledger.open(nonce="later") == (ANY, [b"unknown"])
+
+
+async def test_what_is_noted_to_share_a_run_is_not_said_never_to_have_run(ledger: Server) -> None:
+    """Nor may it run by itself, unless it may run twice. The note leaves a record alone."""
+    epoch, _ = await ledger.open("another")
+    for key in ("k", "read"):
+        assert await ledger.note_shared(key) is None
+    assert await ledger.open("read", rerunnable=True) == (epoch, [NEW])
+    assert await ledger.open() == (epoch, [RAN])
+    assert await ledger.close(epoch, end=CloseReason.REFUSED, unsent=True) == b"unknown"
+    assert await ledger.note_shared("another") == "open"
+    assert await ledger.close(epoch, key="another", end=CloseReason.CANCEL) == b"never ran"
+
+
+async def test_a_worker_whose_tool_may_not_run_twice_binds_those_of_an_older_release(
+    ledger: Server,
+) -> None:
+    """Whichever of them claims the first attempt, the other's claim of the second is refused."""
+    for key, first in (("k", False), ("l", True)):
+        epoch, _ = await ledger.open(key, rerunnable=True)
+        assert isinstance(await ledger.claim(key, rerunnable=first), float)
+        request = RecoveryRequest(
+            key, f"r{key}", WORKER, 1, 30.0, b"", b"again", 300.0, b"lost", True, epoch
+        )
+        [answer] = await ledger.ledger.recover([request], reply=REPLY, queue="q", give_up_at=soon())
+        if first:
+            assert answer == b"again 2"
+            refused = await ledger.claim(key, nonce="d", attempt=2, rerunnable=False)
+            assert refused == STARTED_OR_ENDED
+        else:
+            assert answer == b"lost"
 
 
 async def test_a_repeated_asker_is_answered_too(ledger: Server) -> None:

@@ -34,8 +34,9 @@ class ClaimedCall:
 
     `overdue_at` is when the call is answered even if its tool cannot be stopped; `answered` says
     that it was. `stop_requested_at` is when it was first told to stop; `has_ended` says that its
-    outcome is known. `begun_at` is when its tool was entered; a call that was `given_up` before
-    that goes to another worker.
+    outcome is known. `begun_at` is when its tool was entered, or it was sent to a child process;
+    `has_entered` says that the tool was. A call that was `given_up` before it began goes to another
+    worker.
     """
 
     run_in: RunIn
@@ -48,6 +49,7 @@ class ClaimedCall:
     task: asyncio.Task[None] | None = None
     is_under_way: bool = False
     begun_at: float | None = None
+    has_entered: bool = False
     given_up: bool = False
     answered: bool = False
     has_ended: bool = False
@@ -62,10 +64,10 @@ class ClaimedCall:
 
     @property
     def begun(self) -> bool:
-        """Whether its tool was entered."""
+        """Whether its tool was entered, or it was sent to a child process."""
         return self.begun_at is not None
 
     @property
     def seconds(self) -> float:
-        """Seconds since its tool was entered; 0 if it was not."""
+        """Seconds since it began; 0 if it did not."""
         return 0.0 if self.begun_at is None else time.monotonic() - self.begun_at

@@ -22,7 +22,7 @@ from toolpool.contract.ledger.protocols import (
     Hold,
     WorkerLedger,
 )
-from toolpool.contract.outcome import Outcome
+from toolpool.contract.outcome import Executed, Outcome
 from toolpool.contract.rate_limits import RateLimits
 from toolpool.contract.rates import Limit
 from toolpool.contract.spec import RunIn
@@ -494,7 +494,7 @@ class Executor:
             del self._running[call.key]
         if running.limits and busy_until is None and running.task is not None:
             self._ending.add(running.task)  # a drain waits for it
-            await self._free_places(running)
+            await self._free_places(running, is_unrun=outcome.executed is Executed.NO)
             self._ending.discard(running.task)
         if running.given_up and not running.begun and not running.answered:
             self._release(call, running.batch, running.claim_nonce, entered=False)
@@ -510,9 +510,9 @@ class Executor:
         self._slots.ended(running)
         self.claim_more()
 
-    async def _free_places(self, running: ClaimedCall) -> None:
+    async def _free_places(self, running: ClaimedCall, *, is_unrun: bool = False) -> None:
         key, nonce, limits = running.call.key, running.claim_nonce, running.limits
-        if running.begun:
+        if running.begun and (running.has_entered or not is_unrun):
             await self._limit_notices.ended(key, nonce, limits)
         else:
             self._limit_notices.never_begun(key, nonce, limits)
@@ -549,6 +549,7 @@ class Executor:
 
     def _has_entered(self, running: ClaimedCall) -> None:
         """The tool is entered: its place under each rate is kept for a window from now."""
+        running.has_entered = True
         self._limit_notices.begun(running.call.key, running.claim_nonce, running.limits)
 
     def _fell_silent(self, running: ClaimedCall) -> None:

@@ -28,7 +28,8 @@ for i = 3, #KEYS do
   if not record[1] and once and tried_in ~= '' and tried_in ~= epoch then
     answers[i - 1] = 'moved'
   elseif not record[1] and (approved == '1' or once and again == '1'
-      or is_marked(marks, KEYS[i], tonumber(asked_at))) then
+      or is_marked(marks, KEYS[i], tonumber(asked_at))
+      and (once or not is_noted_as_shared(marks, KEYS[i]))) then
     mark(marks, KEYS[i], mark_ms)  -- an approved call has a record, or had one
     answers[i - 1] = 'ran'
   elseif not record[1] then

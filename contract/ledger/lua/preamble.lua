@@ -153,6 +153,13 @@ local function is_marked(prefix, key, asked_at)
   return false
 end
 
+-- The mark of a call that shares a run. If it may run twice, its own record may still be opened.
+local SHARED = 'shared'
+
+local function is_noted_as_shared(prefix, key)
+  return redis.pcall('GET', mark_of(prefix, key)) == SHARED
+end
+
 local function mark(prefix, key, ms)
   redis.call('SET', mark_of(prefix, key), '', 'PX', ms)
 end
@@ -168,7 +175,7 @@ end
 -- The call was settled: neither restoring its record and message without a signing key nor losing its record in a
 -- jump of the server's clock must run it.
 local function mark_ended(prefix, key)
-  if is_marked(prefix, key) then return end
+  if is_marked(prefix, key) and not is_noted_as_shared(prefix, key) then return end
   local left = redis.call('PTTL', key)
   redis.call('SET', mark_of(prefix, key), string.format('%.0f', now_ms() + left), 'PX', left + SPARE_MS)
 end
