@@ -117,7 +117,7 @@ class FleetClock:
         self._forgets_after = forgets_after
         self._offset = time.time() - elapsed()
         self._error, self._set_at = math.inf, 0.0
-        """How wrong the offset may have been when it was set, in seconds; when that was."""
+        """The largest possible error of `_offset` in seconds, and when it was set."""
         self._last: _Reading | None = None
         self._random = ""
         self._offset_ms = 0
@@ -191,7 +191,7 @@ class FleetClock:
         return was_corrected or abs(ahead) > _TOLERANCE_SECONDS
 
     def _set_offset(self, offset: float, asked_at: float, answered_at: float) -> None:
-        """Keep the offset of a faster answer, unless this one contradicts it."""
+        """Adopt the offset if it is at least as precise as the kept one, or contradicts it."""
         error = (answered_at - asked_at) / 2
         known_error = self._error + _DRIFT * (answered_at - self._set_at)
         if error <= known_error or abs(offset - self._offset) > error + known_error:

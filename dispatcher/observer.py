@@ -76,11 +76,12 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The end of a call: `code` is None if it succeeded; `seconds` count from its acceptance.
 
     `at` is Unix time; observers may be notified a little later. `run_seconds` is how long its tool
-    ran, as its worker reports; `queued_seconds` is when its message was in the queue, 0 if it never
-    was. `is_first`: no other dispatcher reports this end, from an earlier request for the same
-    call. `kinds` are the kinds of problems that a worker found with its arguments. `is_reported`:
-    the set-up of its worker is at fault, and the worker has notified its own observers. `shared`:
-    the result is that of an equal call's run, which it `joined`, or whose result was `cached`.
+    ran, as its worker reports; `queued_seconds` are those from its acceptance until its message was
+    in the queue; 0 if it never was. `is_first`: no other dispatcher reports this end, from an
+    earlier request for the same call. `kinds` are the kinds of problems that a worker found with
+    its arguments. `is_reported`: the set-up of its worker is at fault, and the worker has notified
+    its own observers. `shared`: the result is that of an equal call's run, which it `joined`, or
+    whose result was `cached`.
     """
 
     code: Code | None

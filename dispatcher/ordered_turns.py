@@ -306,8 +306,9 @@ class OrderedTurns:
     async def _end_of(self, pendings: Sequence[Pending], turn_began: float) -> str | None:
         """Wait for the end of a write that may still run; return its name if the end is unknown.
 
-        A worker that lost its lease stops its tools within that time. A write of which nothing is
-        known was started before this turn, if at all: one wait is enough for all of them.
+        The wait is at most two leases: by then a worker without a lease has stopped its tools. A
+        write without a record cannot have started after this turn began, so its wait counts from
+        there, and all such writes share one wait.
         """
         for pending in pendings:
             if pending.spec.effects is not Effects.WRITE:

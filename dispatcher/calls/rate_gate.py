@@ -112,7 +112,7 @@ class RateGate:
             self._wait_for_place(pending, RateLimited(limits))
 
     def hold_again(self, pending: Pending, limits: tuple[Limit, ...]) -> None:
-        """Take back a call that found no place at its claim, under the worker's limits and ours."""
+        """Take back a sent call that no worker could claim because one of these limits was full."""
         self._pump.take_back(pending)
         self._pump.hold(pending, always=True)
         self._wait_for_place(pending, RateLimited(limits, is_sent=True))

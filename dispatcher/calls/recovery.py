@@ -219,10 +219,10 @@ class Recovery:
         self._observers.call("requeued", pending)
 
     async def _reopen(self, pending: Pending) -> None:
-        """Open a lost record again if the call may run twice: the server has lost its data.
+        """Open a record that the server has lost again, if the call may run twice.
 
-        It gets the next attempt but not the new epoch: it is unknown whether it started in the old
-        one.
+        It gets the next attempt number, but is not bound to the new epoch: it may have started
+        before the loss, so a missing record would prove nothing.
         """
         if not pending.message.rerunnable:
             pending.claimed_by("")  # only its outcome may arrive, if its worker returns

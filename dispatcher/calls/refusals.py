@@ -198,7 +198,7 @@ class Refusals:
 
 
 def _anew_after(outcome: Outcome) -> float | None:
-    """When a request that obeys the result's `retry_after` is accepted, clock error included."""
+    """Seconds until a repeated request is accepted: `retry_after` less clock error and rounding."""
     if outcome.retry_after is None:
         return None
     return max(0.0, outcome.retry_after - CLOCK_MARGIN_SECONDS - _ROUNDED_SECONDS)

@@ -35,7 +35,7 @@ _RETRY_AFTER_SECONDS = 1.0
 _CLOCKS_APART_SECONDS = 2.0
 """How far a worker's fleet time may be ahead of this dispatcher's."""
 _NOT_TRIED = frozenset({Code.EXPIRED, Code.CANCELLED, Code.OVERLOADED})
-"""Codes that a run gets for reasons of other callers: a sharer with time left may have another."""
+"""Codes of a run for reasons that concern other callers: sharers with time get another run."""
 
 
 class Runs(Calls, Protocol):
@@ -101,8 +101,8 @@ class RunSharing:
     async def _look_up(self, submitted: Sequence[tuple[Pending, str, bool]]) -> None:
         """Share the runs of calls that have no record of their own.
 
-        One that a person was asked about, or that was cancelled, has one, which decides. For the
-        others it is noted that they may run.
+        A call that needed approval or was cancelled already has a record. That record decides, so
+        the call is sent alone. The others get a mark: without it, nobody could know that they ran.
         """
         states: Sequence[str | None]
         try:

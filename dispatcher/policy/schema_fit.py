@@ -102,10 +102,11 @@ def _with_elements(parts: Sequence[Node], root: Any) -> list[Node]:
 
 
 def _other_form(parts: Sequence[Node], step: str | int | None, root: Any) -> str:
-    """Another type of the value for which this step of a path finds nothing; empty if none.
+    """A type that the schema also allows and in which this step of a path finds nothing.
 
-    A list of single values, or a single value in place of a list, is judged as well; null or one of
-    a few constants hides nothing.
+    For example a string in place of an object. Empty if there is none. A list in place of a single
+    value, and the reverse, is none, since both are compared. Null and listed constants hide
+    nothing.
     """
     types = _types(parts) or _ANY
     if types >= _ANY:

@@ -35,11 +35,11 @@ class Survey:
 
 
 class TurnNote(msgspec.Struct, frozen=True, gc=False):
-    """The turn of a session that a response was dispatched in, under a name for its calls.
+    """Records which turn of a session a response was dispatched in.
 
-    `stop` is the provider's stop reason if not all of its calls were run; else empty. If the host
-    has the turn's answers, `is_answered` is all that the note says. A note without a turn stands
-    for dropped notes of the session.
+    `name` identifies the response by its calls. `stop` is the provider's stop reason if not all of
+    its calls were run; else empty. A note with `is_answered` says only that the host has the turn's
+    answers. A note with an empty `turn` says that notes of this session were dropped.
     """
 
     session: str

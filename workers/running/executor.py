@@ -296,7 +296,7 @@ class Executor:
             if run_in is RunIn.PROCESS and any(
                 self._is_limited(call) for call, _ in islice(waiting, max(count, 0))
             ):
-                # A place is kept only so long until its call starts: none is claimed ahead.
+                # A place is kept for a limited time before its call starts: claim none ahead.
                 count = min(count, self._slots.claimable(run_in, ahead=False))
             if count > 0:
                 self._slots.take(run_in, count)

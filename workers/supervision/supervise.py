@@ -60,7 +60,7 @@ MISCONFIGURED = 2
 class Backoff:
     """Computes how long to wait before a restart: longer in a crash loop.
 
-    `short_runs` is how many workers in a row ended soon after their start, or stalled.
+    `short_runs` is how many workers in a row ended within `_SETTLED_SECONDS` of their start.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Backoff:
         self.short_runs = 0
 
     def after(self, ran: float, *, has_stalled: bool) -> float:
-        """Seconds to wait after a worker that ran for `ran` seconds; after a stall, the least."""
+        """Seconds to wait after a worker ran for `ran` seconds; the shortest after a stall."""
         self.short_runs = self.short_runs + 1 if ran <= _SETTLED_SECONDS else 0
         is_crash_loop = not has_stalled and ran <= _SETTLED_SECONDS
         self._pause = min(self._pause * 2, _LONGEST_PAUSE) if is_crash_loop else _FIRST_PAUSE

@@ -144,7 +144,8 @@ local function mark_of(prefix, key)
   return prefix .. string.sub(key, #prefix + 2)
 end
 
--- `asked_at` is when somebody asked for the call, by the caller's clock: it is known while no process agrees.
+-- `asked_at` is the fleet time of the request, as the caller knows it: it shows that this time has passed even while
+-- `certain_ms` stands still, because no process confirms the server's clock.
 local function is_marked(prefix, key, asked_at)
   local value = redis.pcall('GET', mark_of(prefix, key))
   if type(value) ~= 'string' then return value ~= false end
