@@ -23,7 +23,8 @@ from toolpool.contract.spec import ToolSpec
 Canonical = Callable[[str, dict[str, Any]], dict[str, Any]]
 """Converts the arguments of the named tool to the canonical form of its schema."""
 _OPEN = ("additionalProperties", "patternProperties", "unevaluatedProperties")
-_LISTS = (list, tuple, set, frozenset, deque)
+LISTS = (list, tuple, set, frozenset, deque)
+"""The types whose values may stand alone or in a list."""
 States = tuple[str, Mapping[str, bytes]]
 """The version of all switches, and the signed state of each by its field."""
 
@@ -145,9 +146,9 @@ def means(denied: Any, value: Any) -> bool:
     True is not 1, and 1 is 1.0. A number may be written as text, and a value may stand alone or in
     a list.
     """
-    if isinstance(value, _LISTS) and not isinstance(denied, _LISTS):
+    if isinstance(value, LISTS) and not isinstance(denied, LISTS):
         return any(means(denied, each) for each in value)
-    if isinstance(denied, _LISTS) and not isinstance(value, _LISTS):
+    if isinstance(denied, LISTS) and not isinstance(value, LISTS):
         return len(denied) == 1 and means(next(iter(denied)), value)
     if isinstance(denied, str) != isinstance(value, str):
         denied, value = _read(denied), _read(value)

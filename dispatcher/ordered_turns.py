@@ -139,6 +139,8 @@ class OrderedTurns:
         """A result for each call, by its index. The first calls' deadlines count from `since`."""
         is_strict = self._settings.order == "strict"
         groups = stages(accepted, lambda item: item[1].spec.effects, strict=is_strict)
+        if turn.refusal is not None:
+            groups = groups and [list(accepted)]  # none is sent, so none waits for another
         if len(groups) != 1 or turn.cancelled or turn.refusal is not None:
             return self._run_in_order(turn, groups, since, judged)
         self.running.discard(turn)  # no call waits for another, and all can be cancelled
@@ -182,7 +184,7 @@ class OrderedTurns:
     def _key_of(self, turn: Turn, index: int) -> str:
         """The key of the record that an unsent call will have; empty if not known yet."""
         options = turn.options
-        if options.session is None or options.id is None or index not in turn.accepted:
+        if not options.is_named or index not in turn.accepted:
             return ""
         call, offer = turn.accepted[index]
         is_own = offer.spec.secrets is not msgspec.UNSET
@@ -245,11 +247,11 @@ class OrderedTurns:
         options = turn.options
         if turn.cancelled and not self._is_closed:
             await self._end_cancelled(turn, list(turn.cancelled))
-        is_named = options.session is not None and options.id is not None and not turn.refusal
-        watch = self._in_flight.in_background(self._watch_records(turn)) if is_named else None
+        is_watched = options.is_named and len(groups) > 1
+        watch = self._in_flight.in_background(self._watch_records(turn)) if is_watched else None
         try:
             for group in groups:
-                if options.again and group is not groups[0] and turn.refusal is None:
+                if options.again and group is not groups[0]:
                     await self._in_flight.wait_for_records([call for call, _ in group], options)
                 is_behind = group is not groups[0]
                 pendings = [
@@ -259,8 +261,7 @@ class OrderedTurns:
                 turn.sent |= {call.index: p for (call, _), p in zip(group, pendings, strict=True)}
                 results |= await self._await(group, pendings, options, since, unseen)
                 turn.answered = pendings
-                is_last = group is groups[-1] or turn.refusal is not None
-                if not is_last and not turn.is_cancelled:
+                if group is not groups[-1] and not turn.is_cancelled:
                     unseen = await self._end_of(pendings, options.began)
                 since = time.monotonic()
         finally:

@@ -40,6 +40,7 @@ log = logs.logger("resume")
 
 _NOTES_AT_MOST = 10_000
 _LOOK_UP_SECONDS = 5.0
+_ONE_LOOK_SECONDS = 1.0
 _CLOSE_SECONDS = 1.0
 _WRITE_AGAIN_SECONDS = 0.2
 """Shorter than the retry delay of calls, which the server was away for as well."""
@@ -281,7 +282,7 @@ class Resume:
         error: Exception = TimeoutError()
         while not waiting.is_cancelled and time.monotonic() < give_up_at:
             try:
-                async with asyncio.timeout(_LOOK_UP_SECONDS / 5):
+                async with asyncio.timeout(_ONE_LOOK_SECONDS):
                     return await self._transport.turns(name) + self._unwritten(name)
             except (ServerUnavailable, TimeoutError) as raised:
                 error = raised

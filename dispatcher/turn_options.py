@@ -39,6 +39,11 @@ class TurnOptions(msgspec.Struct, frozen=True, gc=False):
     began: float = msgspec.field(default_factory=time.monotonic)
     """When the turn was dispatched, on the monotonic clock."""
 
+    @property
+    def is_named(self) -> bool:
+        """Whether its calls have stable keys, by which other dispatchers find them."""
+        return self.session is not None and self.id is not None
+
     def offers(self, tool: str) -> bool:
         """Whether the model was offered the tool, so that a text may name it."""
         return self.only is None or tool in self.only

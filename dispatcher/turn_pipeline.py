@@ -250,7 +250,7 @@ class TurnPipeline:
         self, looping: dict[int, FailureHistory], found: Response, options: TurnOptions
     ) -> dict[int, FailureHistory]:
         """The looping calls without those dispatched before, which have their own results."""
-        if options.session is None or options.id is None:
+        if not options.is_named:
             return looping
         judge, only = self._acceptance.judge, options.only
         verdicts = [judge(c, only, found.format) for c in found.calls if c.index in looping]
@@ -267,7 +267,7 @@ class TurnPipeline:
         arguments to be found by.
         """
         options, rejected = turn.options, turn.rejected
-        if options.session is None or options.id is None:
+        if not options.is_named:
             return set()
         calls = [
             msgspec.structs.replace(call, name=rejected[call.index].name)

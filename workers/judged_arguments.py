@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import functools
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator
 from decimal import Decimal, InvalidOperation
 from enum import Enum
@@ -21,7 +20,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_jsonable_pyt
 
 from toolpool.contract import encoding
 from toolpool.contract.envelope import PolicyVerdict
-from toolpool.contract.kill_switches import means
+from toolpool.contract.kill_switches import LISTS, means
 from toolpool.contract.outcome import NOT_COMPARABLE, READ_OTHERWISE
 from toolpool.contract.schema.problem import Problem
 
@@ -30,7 +29,6 @@ Steps = tuple[str | int | None, ...]
 
 _BY_IDENTITY: Any = object.__eq__
 _SCALARS = frozenset({str, int, float, bool, type(None)})
-_LISTS = (list, tuple, set, frozenset, deque)
 _READS = frozenset({"__getitem__", "__iter__", "__missing__", "get", "items", "keys", "values"})
 """The methods that read the content of a dict, list or set."""
 _ENCODED = re.compile(rb'"content(?:Encoding|MediaType)":|"format":"(?:base64|base64url|binary)"')
@@ -110,7 +108,7 @@ def _is_by_identity(value: Any) -> bool:
     parts: Iterable[Any] = ()
     if isinstance(value, dict):
         parts = value.values()
-    elif isinstance(value, (list, tuple, set, frozenset, deque)):
+    elif isinstance(value, LISTS):
         parts = value
     elif isinstance(value, BaseModel):
         parts = vars(value).values()
@@ -174,12 +172,12 @@ def _parts(
     judged: Any, typed: Any, *, is_whole: bool
 ) -> tuple[dict[Any, Any], dict[Any, Any]] | None:
     """The fields or elements of both, by name or index; None if either has none."""
-    if isinstance(typed, (dict, *_LISTS)) and _reads_by_itself(type(typed)):
+    if isinstance(typed, (dict, *LISTS)) and _reads_by_itself(type(typed)):
         raise PydanticSerializationError("its class may give the tool something else")
     if isinstance(judged, dict):
         fields = _fields(typed, judged, is_whole=is_whole)
         return None if fields is None else (judged, fields)
-    if not isinstance(judged, list) or not isinstance(typed, _LISTS) or len(judged) != len(typed):
+    if not isinstance(judged, list) or not isinstance(typed, LISTS) or len(judged) != len(typed):
         return None
     if isinstance(typed, (set, frozenset)):
         judged, typed = sorted(judged, key=_order), sorted(typed, key=_order)
@@ -268,7 +266,7 @@ def _plain(typed: Any) -> Any:
         return typed.decode(errors="replace")
     if kind is ZoneInfo or kind.__module__ == "pydantic.networks":
         return str(typed)
-    if isinstance(typed, (dict, BaseModel, *_LISTS)) or dataclasses.is_dataclass(typed):
+    if isinstance(typed, (dict, BaseModel, *LISTS)) or dataclasses.is_dataclass(typed):
         return ...  # equal to nothing
     if isinstance(typed, Iterator) or hasattr(kind, "__pydantic_serializer__"):
         raise PydanticSerializationError("it has its own serializer, or can be read only once")

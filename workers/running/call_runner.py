@@ -66,9 +66,6 @@ class _RunParameters:
     switches: tuple[Switch, ...]
 
 
-def _nothing() -> None: ...
-
-
 class CallRunner:
     """Runs calls. `run` raises nothing that a tool does; only cancellation passes."""
 
@@ -336,7 +333,7 @@ class CallRunner:
             parameters.report_progress,
             within=left,
             on_begin=parameters.on_begin,
-            on_entered=parameters.on_entered or _nothing,
+            on_entered=parameters.on_entered or (lambda: None),
         )
 
     async def _run_in_thread(

@@ -104,6 +104,23 @@ def prepare(
 ) -> dict[str, Any] | Outcome:
     """The function's keyword arguments, or why the call is refused before the tool runs."""
     try:
+        return _prepared(tool, arguments, context, verdict, switches)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - types and checks are user code, not the tool
+        outcome = raised(error, _redaction(context))
+        return msgspec.structs.replace(outcome, executed=Executed.NO)
+
+
+def _prepared(
+    tool: Tool,
+    arguments: dict[str, Any],
+    context: ToolContext | None,
+    verdict: PolicyVerdict | None,
+    switches: Sequence[Switch],
+) -> dict[str, Any] | Outcome:
+    """As `prepare`; raises what the argument types and the checks raise besides ValueError."""
+    try:
         bound = tool.signature.bind(arguments, context, verdict, switches)
     except ArgumentsRefused as refused:
         return failure(Code.INVALID_ARGUMENTS, "", Executed.NO, problems=refused.problems)
@@ -116,29 +133,16 @@ def prepare(
             problems, why, cause = own, NOT_COMPARABLE, f"as {types}, not comparable with JSON"
         details = {"cause": f"it reads arguments {cause}"}
         return failure(Code.DENIED, why, Executed.NO, problems=problems, details=details)
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:  # noqa: BLE001 - validators are user code, and not the tool
-        return _raised_before(error, context)
     for check in tool.checks:
         given = {name: bound[name] for name in bound if name not in tool.signature.injected}
         try:
             objection = check(**given)
         except ValueError as error:
             objection = safe_text.text_of(error, _MESSAGE_CHARACTERS)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - as above
-            return _raised_before(error, context)
         if issubclass(type(objection), str):
             objection = safe_text.text_of(objection, _MESSAGE_CHARACTERS)
             return failure(Code.INVALID_ARGUMENTS, objection, Executed.NO)
     return bound
-
-
-def _raised_before(error: BaseException, context: ToolContext | None) -> Outcome:
-    """The outcome of a tool whose types or checks raised: it was not entered."""
-    return msgspec.structs.replace(raised(error, _redaction(context)), executed=Executed.NO)
 
 
 def returned(tool: Tool, value: Any, max_bytes: int, redaction: Redaction = NOTHING) -> Completion:

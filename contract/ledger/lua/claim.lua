@@ -69,7 +69,7 @@ for i = 2, records + 1 do
   elseif r[10] and r[10] ~= 'approved' then answer = 'waiting'  -- held or given back while it waited
   elseif tonumber(r[4] or 0) <= now then answer = 'expired'
   elseif is_once and r[6] ~= epoch and r[8] ~= epoch then answer = 'moved'
-  elseif is_once and r[7] == '1' and tonumber(r[9] or 0) > 0 then answer = 'ran'  -- a release withdrew that it may
+  elseif is_once and r[7] == '1' and tonumber(r[9] or 0) > 0 then answer = 'ran'  -- it may no longer run twice
   elseif is_stale then answer = 'stale'
   elseif (may_rerun == '2' or is_once and limits ~= '') and is_marked(marks, KEYS[i]) then answer = 'ran'
   elseif limits ~= '' and not may_start(KEYS[i], nonce, limits) then answer = 'limited'
