@@ -9,9 +9,7 @@ from functools import partial
 
 import msgspec
 
-from toolpool.contract import rate_limits
 from toolpool.contract.envelope import Cancel, CatalogEntry, Envelope, WorkerLease
-from toolpool.contract.kill_switches import KillSwitches
 from toolpool.contract.ledger.memory_server import MemoryServer
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.settings import Settings
@@ -22,6 +20,7 @@ from toolpool.workers.credentials.secret_sources import Resolve, Source, source_
 from toolpool.workers.observers.log import log
 from toolpool.workers.running.call_runner import CallRunner
 from toolpool.workers.running.executor import Executor
+from toolpool.workers.running.gate import Gate
 from toolpool.workers.running.limit_notices import LimitNotices
 from toolpool.workers.running.message_reader import MessageReader
 from toolpool.workers.running.settler import Settler
@@ -64,15 +63,15 @@ class InMemoryWorker:
         self._credentials = Credentials(
             _source(secrets, settings), settings, partial(observers.notify, "unresolved")
         )
+        gate = Gate(catalog, envelope, settings, server)
+        gate.server_time = server.time
         self._runner = CallRunner(
             worker=_WORKER,
             catalog=catalog,
             max_result_bytes=settings.max_result_bytes,
             children=None,
             credentials=self._credentials,
-            envelope=envelope,
-            prefix=settings.key_prefix,
-            policy_required=settings.policy_required,
+            gate=gate,
         )
         message_reader = MessageReader(envelope, observers)
         message_reader.server_time = self._settler.server_time = server.time
@@ -85,9 +84,8 @@ class InMemoryWorker:
             message_reader=message_reader,
             observers=observers,
             slots=Slots({kind: settings.slots(kind) for kind in (RunIn.LOOP, RunIn.THREAD)}),
-            limits=rate_limits.RateLimits(settings),
+            gate=gate,
             limit_notices=LimitNotices(server.rates, _WORKER),
-            switches=KillSwitches(envelope, settings.key_prefix),
         )
         specs = [tool.spec for tool in catalog.tools.values()]
         names = RedisKeys(settings.key_prefix)

@@ -13,10 +13,9 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from toolpool.contract import logs, rate_limits
+from toolpool.contract import logs
 from toolpool.contract.envelope import Envelope, WorkerLease
 from toolpool.contract.errors import BrokerUnreachable
-from toolpool.contract.kill_switches import KillSwitches
 from toolpool.contract.ledger.lua_scripts import LuaScripts
 from toolpool.contract.ledger.protocols import Settlement
 from toolpool.contract.ledger.rate_counters import RedisRates
@@ -39,6 +38,7 @@ from toolpool.workers.running.cancels import follow_cancels
 from toolpool.workers.running.children import started_children
 from toolpool.workers.running.claimed_call import ClaimedCall
 from toolpool.workers.running.executor import Executor
+from toolpool.workers.running.gate import Gate
 from toolpool.workers.running.leak_check import Leftovers
 from toolpool.workers.running.limit_notices import LimitNotices
 from toolpool.workers.running.message_reader import MessageReader
@@ -162,7 +162,7 @@ class WorkerService:
             observers=self._observers,
         )
         self._executor.leased_at = lambda: self._presence.renewed_at
-        for part in (self._message_reader, self._runner, self._settler, self._limit_notices):
+        for part in (self._message_reader, self._gate, self._settler, self._limit_notices):
             part.server_time = self._presence.clock.time
         self._on_loop(self._follow(), _START_SECONDS)
         self._watchdog = Watchdog(
@@ -188,7 +188,7 @@ class WorkerService:
 
         If the server does not accept the answer, the call is recovered like the others.
         """
-        outcome = self._runner.blocked(running)
+        outcome = self._runner.outcomes.blocked(running)
         settlement = self._settler.settlement(running.batch, running.call, outcome)
         try:
             asyncio.run(self._settle_now(settlement))
@@ -343,15 +343,14 @@ class WorkerService:
             envelope=self._envelope,
             keep=settings.result_ttl,
         )
+        self._gate = Gate(self._catalog, self._envelope, settings, ledger)
         self._runner = CallRunner(
             worker=self.id,
             catalog=self._catalog,
             max_result_bytes=settings.max_result_bytes,
             children=self._children,
             credentials=self._credentials,
-            envelope=self._envelope,
-            prefix=self._settings.key_prefix,
-            policy_required=settings.policy_required,
+            gate=self._gate,
         )
         rates = RedisRates(scripts, self._names, queue_timeout=settings.queue_timeout)
         self._limit_notices = LimitNotices(rates, self.id)
@@ -363,9 +362,8 @@ class WorkerService:
             settler=self._settler,
             message_reader=self._message_reader,
             slots=self._slots,
-            limits=rate_limits.RateLimits(settings),
+            gate=self._gate,
             limit_notices=self._limit_notices,
-            switches=KillSwitches(self._envelope, settings.key_prefix),
             observers=self._observers,
             lease_ttl=settings.lease_ttl,
         )
@@ -391,7 +389,7 @@ class WorkerService:
     async def _follow_switches(self) -> None:
         """Restore switches that were removed without a key; claims report new ones."""
         while True:
-            await self._executor.follow_switches()
+            await self._gate.follow_switches()
             await asyncio.sleep(self._settings.lease_interval)
 
     async def _pulse(self) -> None:

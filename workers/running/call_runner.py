@@ -8,33 +8,27 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from secrets import randbits
-from typing import Any
 
 import msgspec
 
 from toolpool.contract import logs
-from toolpool.contract.approval_messages import digest_of, read_decision
-from toolpool.contract.envelope import CallMessage, Envelope, Switch
-from toolpool.contract.errors import MessageRejected, ToolDeclarationInvalid
-from toolpool.contract.exception_report import faults_of
+from toolpool.contract.envelope import CallMessage, Switch
 from toolpool.contract.outcome import (
-    BLOCKED_LOOP,
-    NOT_JUDGED,
     Code,
     Executed,
     Outcome,
     failure,
 )
-from toolpool.contract.record_keys import idempotency_key, retry_of, root_of
-from toolpool.contract.schema.validator import SchemaCache
+from toolpool.contract.record_keys import idempotency_key
 from toolpool.contract.spec import RunIn
 from toolpool.workers.context import ProgressGate, ReportProgress, ToolContext
 from toolpool.workers.credentials.lookup import Credentials
 from toolpool.workers.running import forks, frames
 from toolpool.workers.running.children import ChildPool
-from toolpool.workers.running.claimed_call import ClaimedCall
+from toolpool.workers.running.gate import Gate
 from toolpool.workers.running.heartbeat import RunTimeout
-from toolpool.workers.running.invoke import invoke, invoke_coroutine
+from toolpool.workers.running.invoke import Invocation, invoke, invoke_coroutine
+from toolpool.workers.running.outcomes import WorkerOutcomes
 from toolpool.workers.running.output import Completion
 from toolpool.workers.running.threads import ThreadPool
 from toolpool.workers.tool import Tool
@@ -77,22 +71,15 @@ class CallRunner:
         max_result_bytes: int,
         children: ChildPool | None,
         credentials: Credentials,
-        envelope: Envelope,
-        prefix: str,
-        policy_required: bool = False,
+        gate: Gate,
     ) -> None:
-        self._policy_required = policy_required
-        self._worker = worker
+        self.outcomes = WorkerOutcomes(worker)
+        self._gate = gate
         self._catalog = catalog
         self._max_result_bytes = max_result_bytes
         self._children = children
         self._credentials = credentials
-        self._envelope = envelope
-        self._prefix = prefix
-        self.server_time: Callable[[], float] = time.time
-        """Unix time by the server's clock."""
         self._threads = ThreadPool()
-        self._schemas = SchemaCache()
         self._numbers = itertools.count(1 + randbits(62))
 
     async def run(
@@ -105,23 +92,16 @@ class CallRunner:
         on_entered: Callable[[], None] | None = None,
         *,
         tenant: str,
-        switches: tuple[Switch, ...] = (),
     ) -> RunResult:
         """Run the claimed `call` within its timeout and the `time_left` to its deadline.
-
-        `switches` are the kill switches on arguments of the tool, for `tenant`.
 
         These are called on the event loop: `report_progress`; `on_begin` when the tool is entered,
         or sent to a child process, `on_entered` when it is entered in any case;
         and `on_silence` when a coroutine is cancelled because its heartbeat stopped.
         """
         began = time.monotonic()
-        tool = self._catalog.tools.get(call.tool)
-        assert tool is not None  # the executor releases calls of unknown tools
-        refusal = None
-        if self._policy_required or tool.spec.approval is True or call.approval is not None:
-            refusal = self._not_allowed(tool, call, tenant)
-        if refusal := refusal or self._refuse(tool, call):
+        tool = self._catalog.tools[call.tool]  # the executor releases calls of unknown tools
+        if refusal := self._gate.refusal(tool, call, tenant):
             done = RunResult(Completion(refusal))
         else:
             ends_at = began + time_left - _REPLY_MARGIN_SECONDS
@@ -130,134 +110,13 @@ class CallRunner:
                 done = RunResult(Completion(secrets))
             else:
                 left = ends_at - time.monotonic()
+                switches = self._gate.switches_on_arguments(call, tenant)
                 parameters = _RunParameters(
                     secrets, report_progress, on_silence, on_begin, on_entered, switches
                 )
                 done = await self._run(tool, call, left, parameters)
-        outcome = self._signed_off(done.completion.outcome, call, time.monotonic() - began)
+        outcome = self.outcomes.signed(done.completion.outcome, call, time.monotonic() - began)
         return RunResult(Completion(outcome, done.completion.whole), done.busy_until)
-
-    def can_run(self, call: CallMessage) -> bool:
-        """Whether this worker has the call's tool in a version that accepts its arguments."""
-        tool = self._catalog.tools.get(call.tool)
-        if tool is None:
-            return False
-        return call.final or self._refuse(tool, call) is None
-
-    def canonical(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments in canonical form; unchanged if the schema has none."""
-        tool = self._catalog.tools.get(name)
-        try:
-            validator = self._schemas.validator(tool.spec) if tool is not None else None
-            return arguments if validator is None else validator.canonical(arguments)
-        except (ToolDeclarationInvalid, ValueError):
-            return arguments
-
-    def cannot_hold(self, switch: Switch) -> bool:
-        """Whether no call can have the value that a switch denies, because its type rejects it."""
-        tool = self._catalog.tools.get(switch.tool)
-        if tool is None or switch.argument is None or not switch.on:
-            return False
-        return not tool.signature.can_read(switch.argument, switch.value)
-
-    def started_before(self, call: CallMessage) -> Outcome:
-        """The outcome of a call that this worker started before, against its record."""
-        return self._signed_off(failure(Code.WORKER_LOST, "forgotten", Executed.UNKNOWN), call, 0.0)
-
-    def cancelled(self, call: CallMessage) -> Outcome:
-        """The outcome of a run that was cancelled."""
-        return self._signed_off(failure(Code.CANCELLED, "", Executed.UNKNOWN), call, 0.0)
-
-    def never_started(self, call: CallMessage) -> Outcome:
-        """The outcome of a call that was cancelled during its claim."""
-        return self._signed_off(failure(Code.CANCELLED, "", Executed.NO), call, 0.0)
-
-    def lost(self, call: CallMessage, reason: str) -> Outcome:
-        """The outcome of a run whose end this worker will not see."""
-        outcome = failure(Code.WORKER_LOST, reason, Executed.UNKNOWN)
-        return self._signed_off(outcome, call, 0.0)
-
-    def failed(self, call: CallMessage, error: BaseException) -> Outcome:
-        """The outcome of a run that failed for a reason outside its tool."""
-        reason, details = type(error).__name__, {"faults": faults_of(error)}
-        outcome = failure(Code.INTERNAL, reason, Executed.UNKNOWN, details=details)
-        return self._signed_off(outcome, call, 0.0)
-
-    def released_too_often(self, call: CallMessage) -> Outcome:
-        """The outcome of a call that workers kept releasing without starting it."""
-        outcome = failure(Code.INTERNAL, "no worker would start it", Executed.NO)
-        return self._signed_off(outcome, call, 0.0)
-
-    def not_stoppable(self, call: CallMessage) -> Outcome:
-        """The outcome of a run that continues although it was told to stop."""
-        outcome = failure(
-            Code.TIMEOUT, "it did not stop when told to", Executed.UNKNOWN, still_running=True
-        )
-        return self._signed_off(outcome, call, call.timeout)
-
-    def blocked(self, running: ClaimedCall) -> Outcome:
-        """The outcome of a run that blocked the event loop until its worker was killed."""
-        outcome = failure(Code.TIMEOUT, BLOCKED_LOOP, Executed.UNKNOWN)
-        return self._signed_off(outcome, running.call, running.seconds)
-
-    def _signed_off(self, outcome: Outcome, call: CallMessage, duration: float) -> Outcome:
-        if outcome.executed is Executed.NO and call.attempt > 1 and call.rerunnable:
-            # An earlier attempt may have entered the tool; a call that may not run twice is only
-            # attempted again if it was never entered.
-            outcome = msgspec.structs.replace(outcome, executed=Executed.UNKNOWN)
-        return msgspec.structs.replace(
-            outcome, worker=self._worker, attempt=call.attempt, duration=round(duration, 6)
-        )
-
-    def _not_allowed(self, tool: Tool, call: CallMessage, tenant: str) -> Outcome | None:
-        """Why a call that needs a policy's verdict or an approval may not run."""
-        if self._policy_required and (call.verdict is None or not call.verdict.policy):
-            details = {"cause": "no policy judged it"}
-            return failure(Code.DENIED, NOT_JUDGED, Executed.NO, details=details)
-        needs_approval = tool.spec.approval is True or call.approval is not None
-        return self._not_approved(tool, call, tenant) if needs_approval else None
-
-    def _not_approved(self, tool: Tool, call: CallMessage, tenant: str) -> Outcome | None:
-        """Why a call that needs approval, for this version of the tool, may not run."""
-        try:
-            decision = read_decision(
-                self._envelope,
-                call.approval or b"",
-                key=root_of(call.key),
-                tenant=tenant,
-                prefix=self._prefix,
-                digest=digest_of(call.tool, call.arguments, tool.spec.bound_digest),
-            )
-        except MessageRejected as error:
-            log.error("message_rejected reason=%s tool=%s: %s", error.reason, call.tool, error)
-            return failure(Code.DENIED, "not_approved", Executed.NO)
-        if not decision.approved:
-            return failure(Code.DENIED, "not_approved", Executed.NO)
-        is_over = self.server_time() >= decision.ends_at
-        return failure(Code.EXPIRED, "", Executed.NO) if is_over else None
-
-    def _refuse(self, tool: Tool, call: CallMessage) -> Outcome | None:
-        """Arguments validated against another version of the tool are validated again here.
-
-        A retry is refused if this version may not run twice.
-        """
-        if call.digest == tool.spec.digest:
-            return None
-        if retry_of(call.key) and not tool.spec.rerunnable:
-            return failure(Code.EXPIRED, "changed", Executed.NO)
-        judged = call.verdict.tool if call.verdict is not None else ""
-        if judged and judged != tool.spec.bound_digest:
-            return failure(Code.EXPIRED, "changed", Executed.NO)
-        try:
-            validator = self._schemas.validator(tool.spec)
-        except ToolDeclarationInvalid as error:
-            return failure(Code.INTERNAL, str(error), Executed.NO)
-        problems = validator.problems(call.arguments) if validator else ()
-        if problems:
-            # They were valid for the dispatcher's version: blame the rolling release, not the
-            # model.
-            return failure(Code.EXPIRED, "changed", Executed.NO)
-        return None
 
     async def _secrets(
         self, tool: Tool, call: CallMessage, ends_at: float, tenant: str
@@ -288,16 +147,10 @@ class CallRunner:
         life = RunTimeout(seconds, tool.spec.silence, parameters.on_silence)
         is_injected = tool.signature.injected
         context = _context(call, seconds, gate, life, parameters.secrets) if is_injected else None
+        invocation = self._invocation(tool, call, context, parameters)
         try:
             async with life:
-                completion = await invoke_coroutine(
-                    tool,
-                    call.arguments,
-                    context,
-                    self._max_result_bytes,
-                    call.verdict,
-                    parameters.switches,
-                )
+                completion = await invoke_coroutine(invocation)
                 forks.end_stray()
                 return RunResult(completion)
         except TimeoutError:
@@ -347,16 +200,10 @@ class CallRunner:
         gate = _gate(parameters.report_progress)
         life = RunTimeout(seconds, tool.spec.silence)
         context = _context(call, seconds, gate, life, parameters.secrets, stopped.is_set)
+        invocation = self._invocation(tool, call, context, parameters)
 
         def work() -> None:
-            completion = invoke(
-                tool,
-                call.arguments,
-                context,
-                self._max_result_bytes,
-                call.verdict,
-                parameters.switches,
-            )
+            completion = invoke(invocation)
             forks.end_stray()
             gate.close()
             with contextlib.suppress(RuntimeError):  # the loop ended before this thread did
@@ -372,9 +219,25 @@ class CallRunner:
                 return RunResult(ended.result())
             outcome = life.outcome("its thread cannot be stopped", still_running=True)
         except asyncio.CancelledError:
-            outcome = msgspec.structs.replace(self.cancelled(call), still_running=True)
+            outcome = msgspec.structs.replace(self.outcomes.cancelled(call), still_running=True)
         stopped.set()
         return RunResult(Completion(outcome), asyncio.ensure_future(_wait_for(ended)))
+
+    def _invocation(
+        self,
+        tool: Tool,
+        call: CallMessage,
+        context: ToolContext | None,
+        parameters: "_RunParameters",
+    ) -> Invocation:
+        return Invocation(
+            tool,
+            call.arguments,
+            context,
+            self._max_result_bytes,
+            call.verdict,
+            parameters.switches,
+        )
 
     def close(self) -> None:
         """End idle threads."""

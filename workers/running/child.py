@@ -24,7 +24,8 @@ from toolpool.workers.context import ProgressGate, ToolContext
 from toolpool.workers.running import descendants, forks, frames, process_role
 from toolpool.workers.running.entry_flag import EntryFlag
 from toolpool.workers.running.heartbeat import BeatGate
-from toolpool.workers.running.invoke import invoke, raised
+from toolpool.workers.running.invoke import Invocation, invoke
+from toolpool.workers.running.outcomes import raised
 from toolpool.workers.running.output import Completion
 from toolpool.workers.running.process_state import ProcessState
 from toolpool.workers.supervision.lifeline import die_with_parent
@@ -169,12 +170,14 @@ class _Server:
             variables = self._variables.copy()
             completion = variables.run(
                 invoke,
-                tool,
-                frame.arguments,
-                context,
-                self._max_result_bytes,
-                frame.verdict,
-                frame.switches,
+                Invocation(
+                    tool,
+                    frame.arguments,
+                    context,
+                    self._max_result_bytes,
+                    frame.verdict,
+                    frame.switches,
+                ),
             )
             self._worker.end_strayed_fork()
             spent = self._tidied(completion.outcome)

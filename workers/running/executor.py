@@ -10,9 +10,8 @@ from itertools import islice
 import msgspec
 
 from toolpool.contract import logs
-from toolpool.contract.envelope import Batch, CallMessage, Switch
+from toolpool.contract.envelope import Batch, CallMessage
 from toolpool.contract.errors import ServerUnavailable
-from toolpool.contract.kill_switches import KillSwitches
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.ledger.protocols import (
     LIMITED,
@@ -23,11 +22,11 @@ from toolpool.contract.ledger.protocols import (
     WorkerLedger,
 )
 from toolpool.contract.outcome import Executed, Outcome
-from toolpool.contract.rate_limits import RateLimits
 from toolpool.contract.rates import Limit
 from toolpool.contract.spec import RunIn
 from toolpool.workers.running.call_runner import CallRunner, RunResult
 from toolpool.workers.running.claimed_call import ClaimedCall, Delivery
+from toolpool.workers.running.gate import Gate
 from toolpool.workers.running.limit_notices import LimitNotices
 from toolpool.workers.running.message_reader import MessageReader
 from toolpool.workers.running.output import Completion
@@ -44,7 +43,6 @@ _STOP_PATIENCE_SECONDS = 2.0
 _OVERDUE_SECONDS = 0.25
 _REPLY_MARGIN_SECONDS = 0.25
 _DRAIN_LOOK_SECONDS = 0.25
-_SWITCHES_PAUSE_SECONDS = 0.25
 _FRESH = 5 / 8
 """User code starts only if the lease was confirmed this recently, as a share of `lease_ttl`."""
 _ZOMBIE = 6 / 8
@@ -65,8 +63,7 @@ class Executor:
         settler: Settler,
         message_reader: MessageReader,
         slots: Slots,
-        switches: KillSwitches,
-        limits: RateLimits,
+        gate: Gate,
         limit_notices: LimitNotices,
         observers: WorkerObservers,
         lease_ttl: float = 8.0,
@@ -78,14 +75,8 @@ class Executor:
         self._settler = settler
         self._message_reader = message_reader
         self._slots = slots
-        self._switches = switches
-        self._limits = limits
+        self._gate = gate
         self._limit_notices = limit_notices
-        self._limited = frozenset(
-            name
-            for name, tool in catalog.tools.items()
-            if tool.spec.limit is not None or tool.spec.at_once is not None
-        )
         self._observers = observers
         self._fresh_seconds = lease_ttl * _FRESH
         self._zombie_seconds = lease_ttl * _ZOMBIE
@@ -130,7 +121,7 @@ class Executor:
         self.claim_more()
 
     def _take(self, call: CallMessage, delivery: Delivery) -> None:
-        if not self._runner.can_run(call):
+        if not self._gate.can_run(call):
             self._settler.passed(delivery.batch, call)
             self._observers.run("passed", call)
             delivery.decided()
@@ -250,7 +241,7 @@ class Executor:
                 if running.call.rerunnable:
                     self._release(running.call, running.batch, running.claim_nonce, entered=True)
                 else:
-                    self._settle(running, self._runner.lost(running.call, reason))
+                    self._settle(running, self._runner.outcomes.lost(running.call, reason))
             self._request_stop(running)
 
     def _release(self, call: CallMessage, batch: Batch, nonce: str, *, entered: bool) -> None:
@@ -259,7 +250,7 @@ class Executor:
         self._settler.release(
             call,
             claim_nonce=nonce,
-            too_often=self._runner.released_too_often(call),
+            too_often=self._runner.outcomes.released_too_often(call),
             entered=entered,
         )
         self._observers.run("released", call)
@@ -282,7 +273,7 @@ class Executor:
             if running.begun:
                 running.answered = True
                 log.error("tool_not_stoppable tool=%s", running.call.tool)
-                self._settle(running, self._runner.not_stoppable(running.call))
+                self._settle(running, self._runner.outcomes.not_stoppable(running.call))
                 self._request_stop(running)
             elif running.stop_requested_at is None:  # not begun: `_run` answers once it has stopped
                 self._request_stop(running)
@@ -294,7 +285,7 @@ class Executor:
         for run_in, waiting in self._waiting.items():
             count = min(self._slots.claimable(run_in), len(waiting))
             if run_in is RunIn.PROCESS and any(
-                self._is_limited(call) for call, _ in islice(waiting, max(count, 0))
+                self._gate.is_limited(call) for call, _ in islice(waiting, max(count, 0))
             ):
                 # A place is kept for a limited time before its call starts: claim none ahead.
                 count = min(count, self._slots.claimable(run_in, ahead=False))
@@ -311,7 +302,7 @@ class Executor:
         return time.monotonic() - self.leased_at() < self._fresh_seconds
 
     async def _claim(self, run_in: RunIn, chosen: list[_Waiting]) -> None:
-        if self._switches.on:
+        if self._gate.switches.on:
             chosen = await self._not_denied(run_in, chosen)
         while chosen:
             claims, is_limited = self._claims(chosen)
@@ -321,8 +312,8 @@ class Executor:
                     claims,
                     worker=self._worker,
                     give_up_at=asked_at + _CLAIM_PATIENCE_SECONDS,
-                    switches=self._switches.version,
-                    now=self._runner.server_time() if is_limited else 0.0,
+                    switches=self._gate.switches.version,
+                    now=self._gate.server_time() if is_limited else 0.0,
                 )
                 self._slots.claimed(time.monotonic() - asked_at)
             except ServerUnavailable:
@@ -347,7 +338,7 @@ class Executor:
                     self._start(run_in, call, delivery, claim, time_left)
                 delivery.decided()
             if chosen := stale:
-                await self.follow_switches()
+                await self._gate.follow_switches()
                 chosen = await self._not_denied(run_in, chosen)
         self.claim_more()
 
@@ -356,10 +347,8 @@ class Executor:
         claims: list[Claim] = []
         is_limited = False
         for call, delivery in chosen:
-            limits: tuple[Limit, ...] = ()
-            if self._is_limited(call):
-                limits = self._limits_of(call, delivery)
-                is_limited = is_limited or bool(limits)
+            limits = self._gate.limits(call, delivery.batch.tenant)
+            is_limited = is_limited or bool(limits)
             claims.append(
                 Claim(
                     call.key,
@@ -372,9 +361,6 @@ class Executor:
             )
         return claims, is_limited
 
-    def _is_limited(self, call: CallMessage) -> bool:
-        return self._limits.hold_all or bool(call.limits) or call.tool in self._limited
-
     def _not_run(self, run_in: RunIn, claim: Claim) -> None:
         """Drop a call that was claimed, or may have been, and is not started here."""
         self._slots.give_back(run_in)
@@ -383,12 +369,12 @@ class Executor:
 
     async def _not_denied(self, run_in: RunIn, chosen: list[_Waiting]) -> list[_Waiting]:
         """The calls that no switch denies; the others are passed to their dispatchers."""
-        if not any(map(self._is_denied, chosen)):
+        if not any(map(self._is_switched_off, chosen)):
             return chosen
-        await self.follow_switches()  # the switch may have been removed
+        await self._gate.follow_switches()  # the switch may have been removed
         allowed: list[_Waiting] = []
         for call, delivery in chosen:
-            if self._is_denied((call, delivery)):
+            if self._is_switched_off((call, delivery)):
                 self._pass_on(run_in, call, delivery, reason="switch")
             else:
                 allowed.append((call, delivery))
@@ -409,33 +395,9 @@ class Executor:
         self._slots.give_back(run_in)
         delivery.decided()
 
-    def _limits_of(self, call: CallMessage, delivery: Delivery) -> tuple[Limit, ...]:
-        """The limits of this worker, and additional ones of the dispatcher."""
-        spec = self._catalog.tools[call.tool].spec
-        own = self._limits.of(spec, call.session, delivery.batch.tenant)
-        names = {limit.name for limit in own}
-        return own + tuple(limit for limit in call.limits if limit.name not in names)
-
-    def _is_denied(self, waiting: _Waiting) -> bool:
+    def _is_switched_off(self, waiting: _Waiting) -> bool:
         call, delivery = waiting
-        denial = self._switches.denial(
-            call.tool, call.arguments, delivery.batch.tenant, self._runner.canonical
-        )
-        return denial is not None
-
-    async def follow_switches(self) -> None:
-        """Read the switches and restore those the server lost. Never raises."""
-        try:
-            for switch in await self._switches.follow(self._ledger):
-                if self._runner.cannot_hold(switch):
-                    log.warning(
-                        "switch_without_effect tool=%s argument=%s: the tool's types reject "
-                        "its value",
-                        switch.tool, switch.argument,
-                    )  # fmt: skip
-        except Exception as error:  # noqa: BLE001 - claims are refused as stale until then
-            log.warning("switches_not_followed: %s", str(error) or type(error).__name__)
-            await asyncio.sleep(_SWITCHES_PAUSE_SECONDS)
+        return self._gate.is_switched_off(call, delivery.batch.tenant)
 
     def _admitted(
         self, call: CallMessage, batch: Batch, claim: Claim, answer: str | float, *, is_leased: bool
@@ -451,10 +413,10 @@ class Executor:
             self._release(call, batch, claim.nonce, entered=False)
         elif self._cancels.take(call.key):
             # The outcome is late for the dispatcher, but says that nothing runs.
-            self._refuse(batch, call, self._runner.never_started(call))
+            self._refuse(batch, call, self._runner.outcomes.never_started(call))
         elif self._entered.again(call):
             log.error("call_started_before call=%s tool=%s", call.id, call.tool)
-            self._refuse(batch, call, self._runner.started_before(call))
+            self._refuse(batch, call, self._runner.outcomes.started_before(call))
         else:
             return answer
         return None
@@ -484,12 +446,12 @@ class Executor:
             if run.completion.whole is not None:
                 outcome = await self._keep_whole(running, outcome, run.completion.whole)
         except asyncio.CancelledError:
-            outcome = self._runner.cancelled(call)
+            outcome = self._runner.outcomes.cancelled(call)
         except GeneratorExit:
             raise
         except BaseException as error:  # every call is answered
             log.exception("run_failed call=%s", call.id)
-            outcome = self._runner.failed(call, error)
+            outcome = self._runner.outcomes.failed(call, error)
         if self._running.get(call.key) is running:  # else it was released and came back
             del self._running[call.key]
         if running.limits and busy_until is None and running.task is not None:
@@ -519,20 +481,15 @@ class Executor:
 
     async def _run_call(self, running: ClaimedCall, time_left: float) -> RunResult:
         if running.stop_requested_at is not None:  # before its first step
-            return RunResult(Completion(self._runner.never_started(running.call)))
-        call, tenant = running.call, running.batch.tenant
-        switches: tuple[Switch, ...] = ()
-        if call.tool in self._switches.on:
-            switches = self._switches.on_arguments(call.tool, tenant)
+            return RunResult(Completion(self._runner.outcomes.never_started(running.call)))
         return await self._runner.run(
-            call,
+            running.call,
             time_left,
             partial(self._settler.progress, running.batch, running.call.key),
             partial(self._fell_silent, running),
             partial(self._has_begun, running),
             partial(self._has_entered, running) if running.limits else None,
-            tenant=tenant,
-            switches=switches,
+            tenant=running.batch.tenant,
         )
 
     def _has_begun(self, running: ClaimedCall) -> None:

@@ -133,6 +133,6 @@ def tool_in(frame: FrameType | None) -> str | None:
     """The name of the tool that runs in these frames of the event loop's thread."""
     while frame is not None:
         if frame.f_code is invoke_coroutine.__code__:
-            return str(frame.f_locals["tool"].name)
+            return str(frame.f_locals["call"].tool.name)
         frame = frame.f_back
     return None

@@ -163,7 +163,7 @@ def test_the_frame_that_counts_is_the_authors() -> None:
 
 
 def test_the_pool_s_own_frames_are_left_out() -> None:
-    from toolpool.workers.running.invoke import invoke
+    from toolpool.workers.running.invoke import Invocation, invoke
     from toolpool.workers.tool import tool
 
     @tool
@@ -171,7 +171,7 @@ def test_the_pool_s_own_frames_are_left_out() -> None:
         """Fail."""
         raise ValueError(SECRET)
 
-    outcome = invoke(fails, {}, None, 1_000).outcome
+    outcome = invoke(Invocation(fails, {}, None, 1_000)).outcome
     (fault,) = faults_in(outcome.details)
     assert [frame.function for frame in fault.frames] == ["fails"]
 

@@ -47,7 +47,7 @@ from toolpool.contract.outcome import Outcome
 from toolpool.contract.schema.validator import SchemaCache
 from toolpool.dispatcher.messages.texts import failed
 from toolpool.workers.judged_arguments import is_judged
-from toolpool.workers.running.invoke import prepare
+from toolpool.workers.running.invoke import Invocation, prepare
 from toolpool.workers.signature import ArgumentsRefused, ReadOtherwise
 from toolpool.workers.tool import Tool
 
@@ -437,13 +437,13 @@ def test_serializers_do_not_matter_where_the_tool_gets_what_was_judged(
 def test_arguments_that_cannot_be_compared_are_named_with_the_reason(of: Any) -> None:
     sent: Any = "a" if isinstance(of, type) and issubclass(of, Opaque) else ["a"]
     taken = taking(of)
-    refused = prepare(taken, {"value": sent}, None, RULE)
+    refused = prepare(Invocation(taken, {"value": sent}, None, 1_000, RULE))
     assert isinstance(refused, Outcome)
     told = failed("take", refused, timeout=1)
     assert "(value" in told and "the policy cannot verify its arguments" in told
     assert "not comparable with JSON" in (refused.details or {})["cause"]
     other = PolicyVerdict(policy="p", paths=(("other",),))
-    assert not isinstance(prepare(taken, {"value": sent}, None, other), Outcome)
+    assert not isinstance(prepare(Invocation(taken, {"value": sent}, None, 1_000, other)), Outcome)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from typing_extensions import TypedDict
 from toolpool import tool
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.outcome import Code, Executed, Outcome
-from toolpool.workers.running.invoke import returned
+from toolpool.workers.running.outcomes import returned
 from toolpool.workers.tool import Tool
 
 LIMITS = 1_000_000

@@ -24,7 +24,7 @@ from toolpool.contract.kill_switches import KillSwitches, misfit
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.schema.validator import SchemaCache
 from toolpool.contract.signing import Keyring
-from toolpool.workers.running.invoke import prepare
+from toolpool.workers.running.invoke import Invocation, prepare
 from toolpool.workers.tool import Tool
 
 
@@ -164,7 +164,9 @@ def denial(tool: Tool, sent: dict[str, Any], switch: Switch) -> Outcome | str | 
     switches.on = {tool.name: [switch]}
     if reason := switches.denial(tool.name, sent, "t", lambda _, args: validator.canonical(args)):
         return reason
-    bound = prepare(tool, sent, None, None, switches.on_arguments(tool.name, "t"))
+    bound = prepare(
+        Invocation(tool, sent, None, 1_000, None, switches.on_arguments(tool.name, "t"))
+    )
     return bound if isinstance(bound, Outcome) else None
 
 

@@ -6,11 +6,13 @@ import pytest
 
 from toolpool.contract.approval_messages import ApprovalDecision, digest_of, signed_decision
 from toolpool.contract.envelope import CallMessage, Envelope
+from toolpool.contract.ledger.memory_server import MemoryServer
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring
 from toolpool.workers.credentials.lookup import Credentials
 from toolpool.workers.running.call_runner import CallRunner
+from toolpool.workers.running.gate import Gate
 from toolpool.workers.tool import tool
 from toolpool.workers.tool_loading import Catalog
 
@@ -48,16 +50,16 @@ def decision(envelope: Envelope = ENVELOPE, **changed: Any) -> bytes:
 async def run(approval: bytes | None, amount: int = 5) -> tuple[Code | None, Executed, list[int]]:
     """How the call ends, and what ran."""
     RAN.clear()
+    gate = Gate(CATALOG, ENVELOPE, Settings(), MemoryServer())
+    gate.server_time = lambda: NOW
     runner = CallRunner(
         worker="w",
         catalog=CATALOG,
         max_result_bytes=1 << 20,
         children=None,
         credentials=Credentials(None, Settings()),
-        envelope=ENVELOPE,
-        prefix="toolpool",
+        gate=gate,
     )
-    runner.server_time = lambda: NOW
     call = CallMessage(
         key="k",
         id="c",

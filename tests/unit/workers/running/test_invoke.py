@@ -13,7 +13,7 @@ from toolpool import ToolContext, ToolError, tool
 from toolpool.contract import encoding
 from toolpool.contract.exception_report import failure_of
 from toolpool.contract.outcome import Code, Executed, Outcome
-from toolpool.workers.running.invoke import invoke, invoke_coroutine
+from toolpool.workers.running.invoke import Invocation, invoke, invoke_coroutine
 from toolpool.workers.tool import Tool
 
 CONTEXT = ToolContext(call_id="c", tool="t")
@@ -21,7 +21,7 @@ LIMITS = 10_000
 
 
 def outcome_of(declared: Tool, /, **arguments: Any) -> Outcome:
-    return invoke(declared, arguments, CONTEXT, LIMITS).outcome
+    return invoke(Invocation(declared, arguments, CONTEXT, LIMITS)).outcome
 
 
 def returning(value: Any) -> Outcome:
@@ -163,7 +163,7 @@ def test_every_exception_becomes_an_outcome(error: BaseException, message: str, 
     async def coroutine() -> None:
         raise error
 
-    in_loop = asyncio.run(invoke_coroutine(coroutine, {}, CONTEXT, LIMITS)).outcome
+    in_loop = asyncio.run(invoke_coroutine(Invocation(coroutine, {}, CONTEXT, LIMITS))).outcome
     for outcome in (outcome_of(plain), in_loop):
         assert (outcome.code, outcome.executed, outcome.error) == (
             Code.RAISED, Executed.YES, message,
@@ -181,7 +181,7 @@ def test_a_cancelled_coroutine_is_not_an_outcome_of_its_tool() -> None:
         await asyncio.Event().wait()
 
     async def cancelled() -> None:
-        task = asyncio.ensure_future(invoke_coroutine(wait, {}, CONTEXT, LIMITS))
+        task = asyncio.ensure_future(invoke_coroutine(Invocation(wait, {}, CONTEXT, LIMITS)))
         await asyncio.sleep(0)
         task.cancel()
         await task
@@ -196,7 +196,7 @@ def test_a_secret_in_the_name_of_an_exception_is_hidden() -> None:
         raise type("hunter2hunter2", (Exception,), {})("boom")
 
     context = ToolContext(call_id="c", tool="t", secrets={"key": "hunter2hunter2"})
-    outcome = invoke(fail, {}, context, LIMITS).outcome
+    outcome = invoke(Invocation(fail, {}, context, LIMITS)).outcome
     assert "hunter2" not in str(outcome)
     assert "[secret key]" in str(outcome.details)
 
@@ -335,7 +335,7 @@ def test_an_exception_with_broken_methods_still_answers_its_call(
             raise BaseExceptionGroup("several", [error, OSError()]) if in_group else error
 
         plain, coroutine = misbehaving(misbehave)
-        on_loop = asyncio.run(invoke_coroutine(coroutine, {}, CONTEXT, LIMITS)).outcome
+        on_loop = asyncio.run(invoke_coroutine(Invocation(coroutine, {}, CONTEXT, LIMITS))).outcome
         for outcome in (outcome_of(plain), on_loop):
             assert outcome.code in (Code.RAISED, Code.REPORTED)
             assert outcome.executed is Executed.YES
@@ -442,7 +442,7 @@ def test_a_call_that_is_cancelled_while_its_checks_run_does_not_enter_its_tool()
         entered.append(amount)
 
     context = ToolContext(call_id="c", tool="pay", is_cancelled=lambda: bool(cancelled))
-    outcome = invoke(pay, {"amount": 5}, context, LIMITS).outcome
+    outcome = invoke(Invocation(pay, {"amount": 5}, context, LIMITS)).outcome
     assert (outcome.code, outcome.executed, entered) == (Code.CANCELLED, Executed.NO, [])
 
 

@@ -13,7 +13,7 @@ from toolpool.contract.content import blocks_of
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.formats import FORMATS
-from toolpool.workers.running.invoke import invoke
+from toolpool.workers.running.invoke import Invocation, invoke
 from toolpool.workers.running.output import Completion, fitted, in_the_middle
 
 CAP = 1_000
@@ -32,7 +32,7 @@ def ending_of(value: Any) -> Completion:
     def give() -> Any:
         return value
 
-    return invoke(give, {}, ToolContext(call_id="c", tool="give"), 100_000)
+    return invoke(Invocation(give, {}, ToolContext(call_id="c", tool="give"), 100_000))
 
 
 def data(outcome: Outcome) -> Any:
