@@ -2,18 +2,13 @@
 
 from collections.abc import Collection
 from enum import StrEnum
-from typing import Any
-
-import msgspec
+from typing import Any, ClassVar
 
 from toolpool.contract import encoding, logs
-from toolpool.contract.envelope import CallMessage, Envelope
+from toolpool.contract.envelope import CallMessage, Envelope, Signed
 from toolpool.contract.errors import MessageRejected
 
 log = logs.logger("approvals")
-
-_REQUEST = "approval"
-_DECISION = "decision"
 
 
 class ApprovalState(StrEnum):
@@ -27,7 +22,7 @@ class ApprovalState(StrEnum):
     SENT = "sent"
 
 
-class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ApprovalRequest(Signed, frozen=True, kw_only=True, omit_defaults=True):
     """A call that waits for approval, with all that any dispatcher needs to continue it.
 
     It is stored in the ledger record that `message.key` names, in the deployment with this key
@@ -37,6 +32,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     fields come from the `ToolCall`.
     """
 
+    purpose: ClassVar[str] = "approval"
     tenant: str
     prefix: str
     message: CallMessage
@@ -61,12 +57,13 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         return self.message.key
 
 
-class ApprovalDecision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ApprovalDecision(Signed, frozen=True, kw_only=True, omit_defaults=True):
     """A person's decision about the request with this key and digest.
 
     An approved call may start until `ends_at`, Unix time by the server's clock.
     """
 
+    purpose: ClassVar[str] = "decision"
     key: str
     tenant: str
     prefix: str
@@ -78,34 +75,16 @@ class ApprovalDecision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     reason: str = ""
 
 
-_requests = msgspec.json.Decoder(ApprovalRequest)
-_decisions = msgspec.json.Decoder(ApprovalDecision)
-_encoder = msgspec.json.Encoder()
-
-
 def digest_of(tool: str, arguments: dict[str, Any], bound: str = "") -> str:
     """Digest of a tool and its exact arguments; `bound` is the spec's `bound_digest`."""
     return encoding.digest([tool, arguments, bound])
-
-
-def signed_request(envelope: Envelope, request: ApprovalRequest) -> bytes:
-    """Encode and sign the request for storage."""
-    return envelope.seal(_REQUEST, _encoder.encode(request))
-
-
-def signed_decision(envelope: Envelope, decision: ApprovalDecision) -> bytes:
-    """Encode and sign the decision for storage."""
-    return envelope.seal(_DECISION, _encoder.encode(decision))
 
 
 def read_request(
     envelope: Envelope, data: bytes, *, key: str, tenant: str, prefix: str
 ) -> ApprovalRequest:
     """Decode the request of the record `key`. Raises `MessageRejected` for any other."""
-    try:
-        request = _requests.decode(envelope.unseal(_REQUEST, data))
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise MessageRejected("malformed", f"not an approval request: {error}") from None
+    request = envelope.decode(ApprovalRequest, data)
     if (request.message.key, request.tenant, request.prefix) != (key, tenant, prefix):
         raise MessageRejected("foreign", "an approval request for another call")
     return request
@@ -131,10 +110,7 @@ def read_decision(
 
     The caller checks whether the decision has expired.
     """
-    try:
-        decision = _decisions.decode(envelope.unseal(_DECISION, data))
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise MessageRejected("malformed", f"not an approval decision: {error}") from None
+    decision = envelope.decode(ApprovalDecision, data)
     about = (decision.key, decision.tenant, decision.prefix, decision.digest)
     if about != (key, tenant, prefix, digest):
         raise MessageRejected("foreign", "an approval decision for another call")

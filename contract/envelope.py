@@ -6,12 +6,12 @@ other.
 """
 
 import re
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from toolpool.contract.errors import MessageRejected
-from toolpool.contract.event_entries import EventBatch
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.rates import Limit
 from toolpool.contract.signing import Keyring
@@ -20,6 +20,15 @@ from toolpool.contract.spec import ToolSpec
 VERSION = 1
 
 T = TypeVar("T")
+
+
+class Signed(msgspec.Struct, frozen=True):
+    """A value that is stored signed, for one purpose."""
+
+    purpose: ClassVar[str]
+
+
+SignedT = TypeVar("SignedT", bound=Signed)
 
 
 class PolicyVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -180,26 +189,28 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True, tag="decided"):
 Reply = Started | Settled | Released | Passed | RunsEnded | Progress | Question | Decided
 
 
-class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CatalogEntry(Signed, frozen=True, kw_only=True, omit_defaults=True):
     """A tool as a worker publishes it. `published_at` is Unix time in seconds.
 
     `removed`: when an operator removed this version.
     """
 
+    purpose: ClassVar[str] = "catalog"
     spec: ToolSpec
     published_at: float
     version: str
     removed: bool = False
 
 
-class Toolset(msgspec.Struct, frozen=True, kw_only=True):
+class Toolset(Signed, frozen=True, kw_only=True):
     """The tools of one worker release: spec digests by tool name; `digest` identifies the set."""
 
+    purpose: ClassVar[str] = "toolset"
     digest: str
     tools: dict[str, str]
 
 
-class Switch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Switch(Signed, frozen=True, kw_only=True, omit_defaults=True):
     """Denies a tool, or only calls where `argument` has this `value`, under a key prefix.
 
     Of two states of a switch the one with the higher `number` holds. `tenant` is None for all
@@ -207,6 +218,7 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is fleet time in seconds.
     """
 
+    purpose: ClassVar[str] = "switch"
     tool: str
     reason: str
     argument: str | None = None
@@ -218,9 +230,10 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     number: int = 0
 
 
-class StoredOutput(msgspec.Struct, frozen=True, kw_only=True):
+class StoredOutput(Signed, frozen=True, kw_only=True):
     """The whole output of a call that returned more than the model is shown."""
 
+    purpose: ClassVar[str] = "output"
     handle: str
     tenant: str
     session: str | None
@@ -228,13 +241,14 @@ class StoredOutput(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-class BackgroundCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class BackgroundCall(Signed, frozen=True, kw_only=True, omit_defaults=True):
     """The call behind a handle, with all that any dispatcher needs to continue it.
 
     `started_at` and `deadline` are Unix time in seconds; `origin`, `long_id` and `id_given` are
     those of the `ToolCall`; `approval` is the id of the approval that it waits for, if any.
     """
 
+    purpose: ClassVar[str] = "background"
     handle: str
     tenant: str
     session: str | None
@@ -252,7 +266,7 @@ ENDED_SAID_SECONDS = 60
 """How long the lease of a stopped worker is kept, in seconds."""
 
 
-class WorkerLease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class WorkerLease(Signed, frozen=True, kw_only=True, omit_defaults=True):
     """A worker's description of itself, renewed with its lease. `started_at` is Unix time.
 
     `slots` and `free` are counted by queue name; `received` counts messages since the start, `beat`
@@ -260,6 +274,7 @@ class WorkerLease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     calls. `ended`: the worker or its supervisor reported that nothing runs in it any more.
     """
 
+    purpose: ClassVar[str] = "lease"
     id: str
     host: str
     pid: int
@@ -276,9 +291,10 @@ class WorkerLease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     ended: bool = False
 
 
-class Cancel(msgspec.Struct, frozen=True, kw_only=True):
+class Cancel(Signed, frozen=True, kw_only=True):
     """Asks a worker to stop a call it has claimed."""
 
+    purpose: ClassVar[str] = "cancel"
     key: str
     reason: str = "cancelled"
 
@@ -288,23 +304,11 @@ _SETTLED = re.compile(rb'\{"type":"settled","key":"([0-9A-Za-z_:.-]+)","outcome"
 
 _BATCH = "batch"
 _REPLY = "reply"
-_PURPOSES: dict[type, str] = {
-    Cancel: "cancel",
-    CatalogEntry: "catalog",
-    WorkerLease: "lease",
-    BackgroundCall: "background",
-    StoredOutput: "output",
-    Switch: "switch",
-    Toolset: "toolset",
-    EventBatch: "events",
-}
 _encoder = msgspec.json.Encoder()
 _versions = msgspec.json.Decoder(_Versioned)
 _batches = msgspec.json.Decoder(Batch)
 _replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
-_decoders: dict[type, msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(kind) for kind in _PURPOSES
-}
+_decoder_of = cache(msgspec.json.Decoder)
 
 
 class Envelope:
@@ -322,14 +326,6 @@ class Envelope:
     def key_id(self) -> str:
         """The id of the key that signs."""
         return self._keyring.key_id
-
-    def seal(self, purpose: str, body: bytes) -> bytes:
-        """Sign bytes for one purpose."""
-        return self._keyring.sign(purpose, body)
-
-    def unseal(self, purpose: str, data: bytes) -> bytes:
-        """Verify bytes for one purpose and return them unsigned. Raises `MessageRejected`."""
-        return self._keyring.verify(purpose, data)
 
     def encode_batch(self, batch: Batch) -> bytes:
         """Encode and sign. Raises TypeError, ValueError or RecursionError if not JSON."""
@@ -381,17 +377,17 @@ class Envelope:
             outcome = failure(Code.INTERNAL, reason[:200], Executed.UNKNOWN)
             return Settled(key=settled[1].decode(), outcome=outcome)
 
-    def encode(self, value: msgspec.Struct) -> bytes:
+    def encode(self, value: Signed) -> bytes:
         """Encode and sign anything but batches and replies.
 
         Raises TypeError, ValueError (such as UnicodeEncodeError) or RecursionError if not JSON.
         """
-        return self._keyring.sign(_PURPOSES[type(value)], _encoder.encode(value))
+        return self._keyring.sign(value.purpose, _encoder.encode(value))
 
-    def decode(self, kind: type[T], data: bytes) -> T:
+    def decode(self, kind: type[SignedT], data: bytes) -> SignedT:
         """Verify and decode a value of this type."""
-        decoder: msgspec.json.Decoder[T] = _decoders[kind]
-        return _decode(decoder, self._keyring.verify(_PURPOSES[kind], data))
+        decoder: msgspec.json.Decoder[SignedT] = _decoder_of(kind)
+        return _decode(decoder, self._keyring.verify(kind.purpose, data))
 
 
 def _require_known(version: int) -> None:

@@ -1,9 +1,11 @@
 """Event entries that dispatchers publish, and positions in the event stream."""
 
 import re
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
+
+from toolpool.contract.envelope import Signed
 
 _BOOKMARK = re.compile(r"(\d{1,15})-(\d{1,15})")
 
@@ -28,9 +30,10 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     detail: dict[str, Any] | None = None
 
 
-class EventBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class EventBatch(Signed, frozen=True, kw_only=True, omit_defaults=True):
     """Entries that one dispatcher published together; `number` counts its batches, from 1."""
 
+    purpose: ClassVar[str] = "events"
     source: str
     number: int
     notes: tuple[Note, ...]

@@ -1,17 +1,11 @@
 """What the operator commands read from a dispatcher: its report and its answers."""
 
-from typing import TypeVar
+from typing import ClassVar
 
 import msgspec
 
-from toolpool.contract.envelope import Envelope, Question
-from toolpool.contract.errors import MessageRejected
+from toolpool.contract.envelope import Question, Signed
 from toolpool.contract.redis_keys import RedisKeys
-
-T = TypeVar("T")
-
-_REPORT = "report"
-_ANSWER = "answer"
 
 
 class WaitingCalls(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,13 +32,14 @@ class EndedCalls(msgspec.Struct, frozen=True, kw_only=True):
     failures: dict[str, int]
 
 
-class DispatcherReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DispatcherReport(Signed, frozen=True, kw_only=True, omit_defaults=True):
     """A dispatcher's description of itself, renewed about once a second with its lease.
 
     `circuits` are the open circuits: seconds until each tool is tried again. `ended` goes back to
     `ended_since` (Unix time), at most an hour.
     """
 
+    purpose: ClassVar[str] = "report"
     id: str
     host: str
     pid: int
@@ -53,9 +48,9 @@ class DispatcherReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     started_at: float
     open: int = 0
     running: int = 0
-    waiting: list[WaitingCalls] = []
-    circuits: dict[str, float] = {}
-    ended: list[EndedCalls] = []
+    waiting: list[WaitingCalls] = msgspec.field(default_factory=list)
+    circuits: dict[str, float] = msgspec.field(default_factory=dict)
+    ended: list[EndedCalls] = msgspec.field(default_factory=list)
     ended_since: float = 0.0
     refuses_new_calls: bool = False
     """Whether it refuses calls because the server's memory is nearly full."""
@@ -90,47 +85,16 @@ class CallStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     executed: str = ""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(Signed, frozen=True, kw_only=True):
     """A dispatcher's answer to a question. `more`: the number of calls left out."""
 
+    purpose: ClassVar[str] = "answer"
     question: str
     dispatcher: str
     calls: list[CallStatus]
     more: int = 0
 
 
-_reports = msgspec.json.Decoder(DispatcherReport)
-_answers = msgspec.json.Decoder(Answer)
-_encoder = msgspec.json.Encoder()
-
-
-def signed_report(envelope: Envelope, report: DispatcherReport) -> bytes:
-    """Encode and sign the report for storage."""
-    return envelope.seal(_REPORT, _encoder.encode(report))
-
-
-def read_report(envelope: Envelope, data: bytes) -> DispatcherReport:
-    """Verify and decode a report. Raises `MessageRejected`."""
-    return _read(_reports, envelope.unseal(_REPORT, data))
-
-
-def signed_answer(envelope: Envelope, answer: Answer) -> bytes:
-    """Encode and sign the answer."""
-    return envelope.seal(_ANSWER, _encoder.encode(answer))
-
-
-def read_answer(envelope: Envelope, data: bytes) -> Answer:
-    """Verify and decode an answer. Raises `MessageRejected`."""
-    return _read(_answers, envelope.unseal(_ANSWER, data))
-
-
 def answer_stream(names: RedisKeys, question: Question) -> str:
     """The stream for the answer; derived, so that a question cannot name a key to write to."""
     return names.reply(question.id)
-
-
-def _read(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
-    try:
-        return decoder.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise MessageRejected("malformed", f"the message is malformed: {error}") from None

@@ -20,7 +20,6 @@ from toolpool.contract.approval_messages import (
     digest_of,
     may_decide,
     read_decision,
-    signed_request,
     trusted_request,
 )
 from toolpool.contract.call import ToolCall
@@ -194,7 +193,7 @@ class ApprovalWaits:
 
     async def _ask(self, pending: Pending, request: ApprovalRequest) -> None:
         """Write the request, or read its state; take it back if the write is unconfirmed."""
-        body, nonce = signed_request(self._envelope, request), new_nonce()
+        body, nonce = self._envelope.encode(request), new_nonce()
         give_up_at = time.monotonic() + self._settings.queue_timeout
         pauses, epoch = growing_pauses(_LONGEST_PAUSE_SECONDS), ""
         while pending.is_open:
@@ -445,7 +444,7 @@ class ApprovalWaits:
         for key, (pending, request) in list(self._waiting.items()):
             found = await self._read(key, unsent_in=epoch)
             if not found.state and pending.is_open:
-                body = signed_request(self._envelope, request)
+                body = self._envelope.encode(request)
                 found = await self._note(pending, request, body, new_nonce(), "")
             if found.state != "waiting":
                 self._take(pending, found, None)

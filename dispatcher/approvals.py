@@ -10,7 +10,6 @@ from toolpool.contract.approval_messages import (
     ApprovalState,
     may_decide,
     read_decision,
-    signed_decision,
     trusted_request,
 )
 from toolpool.contract.encoding import printable
@@ -148,7 +147,7 @@ class Approvals:
         return approval_of(request, state, decision)
 
     def _deciding(self, decision: ApprovalDecision) -> DecisionStep:
-        body = signed_decision(self._envelope, decision)
+        body = self._envelope.encode(decision)
         said = texts.denied_by(decision.by, decision.reason, self._wording)
         no, doubtful = (
             self._envelope.encode_settled(decision.key, failure(Code.DENIED, said, executed))

@@ -19,7 +19,6 @@ from toolpool.contract.approval_messages import (
     may_decide,
     read_decision,
     read_request,
-    signed_request,
 )
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import CallMessage
@@ -348,7 +347,7 @@ class ProviderApprovals:
         return WaitStep(
             key=request.id,
             nonce=new_nonce(),
-            request=signed_request(self._envelope, request),
+            request=self._envelope.encode(request),
             rerunnable=False,
             ends_at=request.expires_at,
             kept=request.expires_at - now + self._settings.background_result_ttl,

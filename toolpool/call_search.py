@@ -14,10 +14,10 @@ from toolpool.contract.event_entries import EventBatch
 from toolpool.contract.fleet_clock import fleet_time
 from toolpool.contract.ledger.lua_scripts import REPLY_STREAM_MS
 from toolpool.contract.operator_messages import (
+    Answer,
     CallStatus,
     DispatcherReport,
     answer_stream,
-    read_answer,
 )
 from toolpool.contract.outcome import Code
 from toolpool.contract.record_keys import retry_key, root_of
@@ -80,7 +80,7 @@ def ask(
                 last = entries[-1][0]
                 for _, fields in entries:
                     with suppress(MessageRejected, KeyError):
-                        answer = read_answer(envelope, fields[b"b"])
+                        answer = envelope.decode(Answer, fields[b"b"])
                         if answer.question != question.id:
                             continue  # a copy of an old one
                         report = missing.pop(answer.dispatcher)

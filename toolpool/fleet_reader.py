@@ -19,7 +19,7 @@ from toolpool.contract.kill_switches import KillSwitches, States, switch_name
 from toolpool.contract.ledger.lua_scripts import LuaScript, new_nonce, script
 from toolpool.contract.ledger.protocols import SwitchChange
 from toolpool.contract.ledger.redis_ledger import switch_states
-from toolpool.contract.operator_messages import DispatcherReport, read_report
+from toolpool.contract.operator_messages import DispatcherReport
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server.connection import keyring, open_sync, unreachable
 from toolpool.contract.settings import Settings
@@ -210,7 +210,7 @@ def _note_dispatcher(fleet: Fleet, envelope: Envelope, id_: str, lease: bytes) -
     if not lease or (int_of(ends) or math.inf) / 1000 <= fleet.now:
         return  # it has expired
     try:
-        fleet.dispatchers.append(read_report(envelope, report))
+        fleet.dispatchers.append(envelope.decode(DispatcherReport, report))
     except MessageRejected:
         fleet.foreign_dispatchers.append(_shown(id_))
 

@@ -4,8 +4,10 @@ Each dispatcher judges a tool by the calls that it sees end. A circuit that one 
 open for all. When the pause is over, one dispatcher sends a trial call and shares the result.
 """
 
+from typing import ClassVar
+
 from toolpool.contract import encoding, logs
-from toolpool.contract.circuit_state import CircuitState, read_state, signed_state
+from toolpool.contract.envelope import Signed
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.dispatcher.admission.breaker import Breaker
@@ -17,6 +19,21 @@ _TRIAL_SECONDS = 10.0
 """How long the right to send a trial call outlives a dispatcher that does not renew it."""
 _KEPT_SECONDS = 3_600.0
 """How long a circuit's state is kept after the circuit has closed."""
+
+
+class CircuitState(Signed, frozen=True, kw_only=True, omit_defaults=True):
+    """The circuit of a tool, open until `open_until`; 0 if it is closed.
+
+    Both times are fleet time in seconds. Of two states of a tool under one key prefix, the one with
+    the later `set_at` holds.
+    """
+
+    purpose: ClassVar[str] = "circuit"
+
+    tool: str
+    open_until: float
+    set_at: float
+    prefix: str = ""
 
 
 class FleetCircuits:
@@ -59,7 +76,7 @@ class FleetCircuits:
     def _take(self, body: bytes, now: float) -> None:
         """Apply a state; ignore it if it is not signed for this key prefix or is not newer."""
         try:
-            state = read_state(self._envelope, body)
+            state = self._envelope.decode(CircuitState, body)
         except MessageRejected:
             return
         known = self._known.get(state.tool)
@@ -76,7 +93,7 @@ class FleetCircuits:
         open_until = 0.0 if pause is None else now + pause
         state = CircuitState(prefix=self._prefix, tool=tool, open_until=open_until, set_at=set_at)
         self._known[tool] = state
-        body = signed_state(self._envelope, state)
+        body = self._envelope.encode(state)
         try:
             await self._transport.set_circuit(_name(tool), body, keep=self._keep)
         except BaseException:

@@ -23,8 +23,6 @@ from toolpool.contract.operator_messages import (
     EndedCalls,
     WaitingCalls,
     answer_stream,
-    signed_answer,
-    signed_report,
 )
 from toolpool.contract.outcome import Outcome
 from toolpool.contract.record_keys import root_of
@@ -186,7 +184,7 @@ class Reporter:
             refuses_new_calls=self._transport.is_full,
             policy=self.policy(),
         )
-        return signed_report(self._envelope, told)
+        return self._envelope.encode(told)
 
     async def answer(self, question: Question) -> None:
         """Report which open calls match, after cancelling them if requested. Never raises.
@@ -218,7 +216,7 @@ class Reporter:
                 ],
                 more=len(found) - len(calls) + len(unsent_calls[_ANSWERED_AT_MOST:]),
             )
-            body = signed_answer(self._envelope, answer)
+            body = self._envelope.encode(answer)
             await self._transport.send_reply(answer_stream(self._names, question), body)
         except Exception as error:  # noqa: BLE001 - whoever asks hears nothing, and says so
             log.warning("question_not_answered: %s", str(error) or type(error).__name__)

@@ -20,10 +20,7 @@ from toolpool.contract.approval_messages import (
     digest_of,
     read_decision,
     read_request,
-    signed_decision,
-    signed_request,
 )
-from toolpool.contract.circuit_state import CircuitState, read_state, signed_state
 from toolpool.contract.credentials import MissingReason, MissingSecret, missing_secret_outcome
 from toolpool.contract.envelope import (
     BackgroundCall,
@@ -53,16 +50,13 @@ from toolpool.contract.operator_messages import (
     DispatcherReport,
     EndedCalls,
     WaitingCalls,
-    read_answer,
-    read_report,
-    signed_answer,
-    signed_report,
 )
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.rates import Limit, rate_of
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import Effects, RunIn, ToolSpec, sealed
+from toolpool.dispatcher.calls.fleet_circuits import CircuitState
 from toolpool.dispatcher.transports import celery_message
 
 FOLDER = Path(__file__).parent / "golden"
@@ -388,15 +382,13 @@ SAMPLES = {
             limits=(Limit("3f0c", rate_of("100/min"), "tool"),),
         )
     ),
-    "approval": Sample(
-        REQUEST, partial(signed_request, ENVELOPE), partial(read_request, ENVELOPE, **OF_REQUEST)
-    ),
+    "approval": Sample(REQUEST, ENVELOPE.encode, partial(read_request, ENVELOPE, **OF_REQUEST)),
     "decision": Sample(
         DECISION,
-        partial(signed_decision, ENVELOPE),
+        ENVELOPE.encode,
         partial(read_decision, ENVELOPE, digest=REQUEST.digest, **OF_REQUEST),
     ),
-    "decided": _reply(Decided(key=REQUEST.id, decision=signed_decision(ENVELOPE, DECISION))),
+    "decided": _reply(Decided(key=REQUEST.id, decision=ENVELOPE.encode(DECISION))),
     "cancel": Sample(Cancel(key=CALL.key), ENVELOPE.encode, partial(ENVELOPE.decode, Cancel)),
     "entry": Sample(
         CatalogEntry(spec=SPEC, published_at=1767225600.5, version="0.1.0"),
@@ -440,15 +432,15 @@ SAMPLES = {
     ),
     "circuit": Sample(
         CircuitState(tool="search_orders", open_until=1767225630.5, set_at=1767225600.5),
-        lambda state: signed_state(ENVELOPE, state),
-        lambda data: read_state(ENVELOPE, data),
+        lambda state: ENVELOPE.encode(state),
+        lambda data: ENVELOPE.decode(CircuitState, data),
     ),
     "circuit_bound": Sample(
         CircuitState(
             tool="search_orders", open_until=1767225630.5, set_at=1767225600.5, prefix="toolpool"
         ),
-        lambda state: signed_state(ENVELOPE, state),
-        lambda data: read_state(ENVELOPE, data),
+        lambda state: ENVELOPE.encode(state),
+        lambda data: ENVELOPE.decode(CircuitState, data),
     ),
     "entry_shared": Sample(
         CatalogEntry(
@@ -549,8 +541,8 @@ SAMPLES = {
             ],
             ended_since=1767225600.5,
         ),
-        lambda report: signed_report(ENVELOPE, report),
-        lambda data: read_report(ENVELOPE, data),
+        lambda report: ENVELOPE.encode(report),
+        lambda data: ENVELOPE.decode(DispatcherReport, data),
     ),
     "question": Sample(
         Question(id="q-1", ends_at=1767225604.0, call="call_1", session="s-1"),
@@ -577,8 +569,8 @@ SAMPLES = {
                 )
             ],
         ),
-        lambda answer: signed_answer(ENVELOPE, answer),
-        lambda data: read_answer(ENVELOPE, data),
+        lambda answer: ENVELOPE.encode(answer),
+        lambda data: ENVELOPE.decode(Answer, data),
     ),
     "lease": Sample(
         WorkerLease(

@@ -23,8 +23,6 @@ from toolpool.contract.approval_messages import (
     ApprovalDecision,
     ApprovalRequest,
     read_request,
-    signed_decision,
-    signed_request,
 )
 from toolpool.contract.envelope import CallMessage, Envelope
 from toolpool.contract.fleet_clock import fleet_time
@@ -346,7 +344,7 @@ def deciding(request: ApprovalRequest, now: float) -> DecisionStep:
         at=now,
         ends_at=request.expires_at + 60.0,
     )
-    body = signed_decision(ENVELOPE, decision)
+    body = ENVELOPE.encode(decision)
     return DecisionStep(
         key=request.id, nonce="n", decision=body, notice=body, approved=True, ends_at=now + 60.0
     )
@@ -371,7 +369,7 @@ async def test_what_waits_for_a_person_waits_as_long_across_a_jump(
         asking = WaitStep(
             key=key,
             nonce=f"n{key}",
-            request=signed_request(ENVELOPE, request),
+            request=ENVELOPE.encode(request),
             rerunnable=False,
             ends_at=request.expires_at,
             kept=86_400.0,

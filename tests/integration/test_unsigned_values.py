@@ -30,7 +30,6 @@ from toolpool.contract.operator_messages import (
     CallStatus,
     DispatcherReport,
     answer_stream,
-    signed_answer,
 )
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server.connection import keyring, open_async
@@ -87,7 +86,7 @@ def test_an_answer_to_another_question_is_not_believed(
     for question, code in (("old", "aborted.cancelled"), ("q" * 32, "")):
         status = CallStatus(call="c", tool="t", key="k", state="RUNNING", age=1.0, cancelled=code)
         answer = Answer(question=question, dispatcher="d", calls=[status])
-        client.xadd(stream, {"b": signed_answer(envelope, answer)})
+        client.xadd(stream, {"b": envelope.encode(answer)})
     client.expire(stream, 60)
     report = DispatcherReport(
         id="d", host="h", pid=1, version="1", tenant="default", started_at=0.0

@@ -5,14 +5,13 @@ from typing import Any
 import pytest
 
 from tests.unit.dispatcher.samples import services
-from toolpool.contract.circuit_state import CircuitState, signed_state
 from toolpool.contract.envelope import Envelope
 from toolpool.contract.ledger.memory_server import MemoryServer
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.signing import Keyring, generate_key
 from toolpool.dispatcher.admission import breaker as breakers
 from toolpool.dispatcher.admission.breaker import Breaker
-from toolpool.dispatcher.calls.fleet_circuits import FleetCircuits
+from toolpool.dispatcher.calls.fleet_circuits import CircuitState, FleetCircuits
 from toolpool.dispatcher.observer import Observer, Observers
 from toolpool.dispatcher.transports.memory import MemoryTransport
 
@@ -179,7 +178,7 @@ async def test_an_unsigned_mark_opens_and_closes_no_circuit(
     shut = CircuitState(
         prefix="toolpool", tool="t", open_until=clock.now + 6e8, set_at=clock.now + 6e8
     )
-    server.circuits["x"] = signed_state(stranger, shut)
+    server.circuits["x"] = stranger.encode(shut)
     server.circuits["y"] = b"garbage"
     await follow(*sides)
     assert all(side.lets_through() for side in sides)
@@ -204,7 +203,7 @@ async def test_what_was_signed_for_another_deployment_opens_nothing(
 ) -> None:
     """R63: with the same key, under another prefix."""
     other = CircuitState(prefix="other", tool="t", open_until=clock.now + 6e8, set_at=clock.now)
-    server.circuits["x"] = signed_state(Envelope(Keyring.local()), other)
+    server.circuits["x"] = Envelope(Keyring.local()).encode(other)
     await follow(*sides)
     assert all(side.lets_through() for side in sides)
 

@@ -11,7 +11,7 @@ from tests.unit.dispatcher.samples import Told, pending, services
 from toolpool.contract.envelope import Envelope, Question
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.ledger.memory_server import MemoryServer
-from toolpool.contract.operator_messages import read_answer, read_report
+from toolpool.contract.operator_messages import Answer, DispatcherReport
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.signing import Keyring, generate_key
@@ -57,7 +57,7 @@ class Bench(Told):
         stream = RedisKeys().reply("q")
         try:
             async with asyncio.timeout(0.01):
-                return read_answer(ENVELOPE, (await self.server.take(stream))[1])
+                return ENVELOPE.decode(Answer, (await self.server.take(stream))[1])
         except TimeoutError:
             return None
 
@@ -68,7 +68,7 @@ async def test_a_report_counts_what_waits_by_tool_and_reason() -> None:
     bench.add("b", stage=Stage.QUEUED)
     bench.add("c", stage=Stage.QUEUED)
     bench.add("d")
-    report = read_report(ENVELOPE, bench.reporter.report())
+    report = ENVELOPE.decode(DispatcherReport, bench.reporter.report())
     assert (report.open, report.running) == (4, 1)
     assert {(w.waits_for, w.count) for w in report.waiting} == {("slot", 2), ("retry", 1)}
 
@@ -77,9 +77,9 @@ async def test_a_report_says_which_failures_ended_calls_and_how_many_calls_there
     bench = Bench()
     raised = Outcome(ok=False, code=Code.RAISED, executed=Executed.YES)
     bench.observers.ended(pending("x"), raised)
-    [row] = read_report(ENVELOPE, bench.reporter.report()).ended
+    [row] = ENVELOPE.decode(DispatcherReport, bench.reporter.report()).ended
     assert (row.calls, row.failures) == (1, {"runtime.raised": 1})
-    [row] = read_report(ENVELOPE, bench.reporter.report()).ended
+    [row] = ENVELOPE.decode(DispatcherReport, bench.reporter.report()).ended
     assert row.calls == 1
 
 
@@ -132,4 +132,4 @@ async def test_an_answer_names_a_hundred_calls_and_counts_the_rest() -> None:
 def test_a_report_of_another_signer_is_refused() -> None:
     other = Envelope(Keyring([generate_key()]))
     with pytest.raises(MessageRejected):
-        read_report(other, Bench().reporter.report())
+        other.decode(DispatcherReport, Bench().reporter.report())

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from toolpool.contract.approval_messages import ApprovalDecision, digest_of, signed_decision
+from toolpool.contract.approval_messages import ApprovalDecision, digest_of
 from toolpool.contract.envelope import CallMessage, Envelope
 from toolpool.contract.ledger.memory_server import MemoryServer
 from toolpool.contract.outcome import Code, Executed
@@ -44,7 +44,7 @@ def decision(envelope: Envelope = ENVELOPE, **changed: Any) -> bytes:
         "at": NOW - 1.0,
         "ends_at": NOW + 60.0,
     }
-    return signed_decision(envelope, ApprovalDecision(**{**fields, **changed}))
+    return envelope.encode(ApprovalDecision(**{**fields, **changed}))
 
 
 async def run(approval: bytes | None, amount: int = 5) -> tuple[Code | None, Executed, list[int]]:
