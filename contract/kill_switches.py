@@ -16,7 +16,7 @@ from toolpool.contract import encoding
 from toolpool.contract.envelope import Envelope, Switch
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.ledger.protocols import SwitchChange
-from toolpool.contract.schema.root_object import fields_of
+from toolpool.contract.schema.object_fields import fields_of
 from toolpool.contract.schema.validator import SchemaValidator
 from toolpool.contract.spec import ToolSpec
 

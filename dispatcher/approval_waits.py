@@ -28,7 +28,7 @@ from toolpool.contract.errors import MessageRejected, ServerError
 from toolpool.contract.ledger.approval_steps import ApprovalRecord, WaitStep
 from toolpool.contract.ledger.lua_scripts import growing_pauses, new_nonce
 from toolpool.contract.outcome import Code
-from toolpool.contract.record_keys import root_of
+from toolpool.contract.redis_keys import root_of
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher import outcomes
 from toolpool.dispatcher.admission.catalog import Catalog

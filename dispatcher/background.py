@@ -19,7 +19,7 @@ from toolpool.contract.envelope import BackgroundCall, Settled, StoredOutput
 from toolpool.contract.errors import MessageRejected, ServerError
 from toolpool.contract.ledger.lua_scripts import growing_pauses
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
-from toolpool.contract.record_keys import retry_key, root_of
+from toolpool.contract.redis_keys import retry_key, root_of
 from toolpool.contract.result import State, ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.admission.catalog import Catalog

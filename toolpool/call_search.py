@@ -20,8 +20,7 @@ from toolpool.contract.operator_messages import (
     answer_stream,
 )
 from toolpool.contract.outcome import Code
-from toolpool.contract.record_keys import retry_key, root_of
-from toolpool.contract.redis_keys import RedisKeys
+from toolpool.contract.redis_keys import RedisKeys, retry_key, root_of
 from toolpool.contract.result import State
 from toolpool.contract.server.connection import keyring
 from toolpool.contract.settings import Settings

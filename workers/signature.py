@@ -18,8 +18,8 @@ from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.kill_switches import means
 from toolpool.contract.outcome import READ_OTHERWISE
 from toolpool.contract.schema.annotations import without
+from toolpool.contract.schema.object_fields import fields_of
 from toolpool.contract.schema.problem import Problem
-from toolpool.contract.schema.root_object import fields_of
 from toolpool.contract.schema.suggestions import closest
 from toolpool.workers.context import ToolContext
 from toolpool.workers.judged_arguments import (

@@ -10,7 +10,7 @@ from typing_extensions import ParamSpec, TypeVar
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.rates import RatePer
 from toolpool.contract.redis_keys import TASK_TOOLS, is_queue, is_secret
-from toolpool.contract.schema.root_object import NO_OBJECT, takes_objects
+from toolpool.contract.schema.object_fields import NO_OBJECT, takes_objects
 from toolpool.contract.schema.suggestions import closest
 from toolpool.contract.spec import (
     BACKGROUND_TIMEOUT,
@@ -21,12 +21,15 @@ from toolpool.contract.spec import (
     sealed,
 )
 from toolpool.workers.docstring import Docstring, read_docstring
-from toolpool.workers.provider_options import offered_options
-from toolpool.workers.rate_options import rate_options, scope_options
 from toolpool.workers.returns import Returns, returns_of
-from toolpool.workers.sharing_options import shared_options
 from toolpool.workers.signature import Signature
-from toolpool.workers.text_input import text_options
+from toolpool.workers.tool_options import (
+    offered_options,
+    rate_options,
+    scope_options,
+    shared_options,
+    text_options,
+)
 
 # A bare `Tool` accepts any signature (PEP 696).
 P = ParamSpec("P", default=...)

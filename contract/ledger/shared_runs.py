@@ -12,8 +12,7 @@ from typing import NamedTuple, Protocol
 
 from toolpool.contract.ledger.lua_scripts import LuaScript, LuaScripts
 from toolpool.contract.ledger.memory_record import Record
-from toolpool.contract.record_keys import retry_key
-from toolpool.contract.redis_keys import RedisKeys
+from toolpool.contract.redis_keys import RedisKeys, retry_key
 
 _NO_KEY = "-"
 _DIGEST_CHARACTERS = 32

@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-from toolpool.contract.schema.json_values import list_of, literal
-from toolpool.contract.schema.references import resolve
-from toolpool.contract.schema.value_types import (
+from toolpool.contract.schema.json_values import (
     Kinds,
     is_of,
     kinds_of,
+    list_of,
     listed_values,
+    literal,
     plain_kind,
 )
+from toolpool.contract.schema.references import resolve
 
 _OBJECT = ("object",)
 

@@ -16,12 +16,18 @@ from toolpool.contract.schema.hints import (
     Listed,
     properties_of,
 )
-from toolpool.contract.schema.json_values import at_path, has_key, json_type, literal, types_of
+from toolpool.contract.schema.json_values import (
+    COMBINED,
+    at_path,
+    has_key,
+    json_type,
+    literal,
+    types_of,
+)
 from toolpool.contract.schema.object_fields import always_named, named_around
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.references import UNIONS, looked_at, resolve
 from toolpool.contract.schema.shape import Shapes
-from toolpool.contract.schema.value_types import COMBINED
 
 _ERRORS_AT_MOST = 1_000
 """Against a long list of wrong items; a rejection names five."""

@@ -9,7 +9,17 @@ from typing import Any, Literal, NamedTuple
 
 from toolpool.contract.schema.discriminators import are_apart
 from toolpool.contract.schema.focus import Focus
-from toolpool.contract.schema.json_values import json_type, list_of, literal
+from toolpool.contract.schema.json_values import (
+    COMBINED,
+    Kinds,
+    is_of,
+    json_type,
+    kinds_of,
+    list_of,
+    listed_values,
+    literal,
+    plain_kind,
+)
 from toolpool.contract.schema.references import UNIONS, referred, resolve
 from toolpool.contract.schema.shape_text import (
     between,
@@ -17,14 +27,6 @@ from toolpool.contract.schema.shape_text import (
     name_of,
     pattern,
     value_text,
-)
-from toolpool.contract.schema.value_types import (
-    COMBINED,
-    Kinds,
-    is_of,
-    kinds_of,
-    listed_values,
-    plain_kind,
 )
 
 MORE_RULES = " (more rules)"

@@ -9,8 +9,7 @@ from typing import Any
 
 import jsonschema_rs
 
-from toolpool.contract.schema.json_values import json_type
-from toolpool.contract.schema.value_types import listed_values
+from toolpool.contract.schema.json_values import json_type, listed_values
 
 Error = jsonschema_rs.ValidationError
 Path = tuple[str | int, ...]

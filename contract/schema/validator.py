@@ -19,8 +19,8 @@ from toolpool.contract.schema.canonical import Canonical
 from toolpool.contract.schema.dialect import plain
 from toolpool.contract.schema.explain import Explainer
 from toolpool.contract.schema.json_values import json_type
+from toolpool.contract.schema.object_fields import NO_OBJECT, takes_objects
 from toolpool.contract.schema.problem import Problem
-from toolpool.contract.schema.root_object import NO_OBJECT, takes_objects
 from toolpool.contract.schema.shape import Shapes
 from toolpool.contract.schema.validation_cost import ValidationCost, ValidationTooCostly
 from toolpool.contract.spec import ToolSpec

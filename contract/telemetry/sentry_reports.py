@@ -28,12 +28,12 @@ from toolpool.contract.exception_report import (
     ExceptionReport,
     Failure,
     Frame,
+    own_frame,
     reported_apart,
 )
 from toolpool.contract.observer_dispatch import guarded
 from toolpool.contract.outcome import Code
 from toolpool.contract.settings import Settings
-from toolpool.contract.telemetry.sentry_grouping import fingerprint_of
 from toolpool.contract.telemetry.throttle import Throttle
 from toolpool.contract.telemetry.trace_headers import Parent, new_span_id, new_trace_id
 from toolpool.contract.version import VERSION
@@ -434,3 +434,19 @@ def _exception(fault: ExceptionReport) -> Event:
 def _tag(value: object) -> str:
     text = printable(str(value))[:_TAG_CHARACTERS]
     return "".join(c if c.isprintable() else "?" for c in text)
+
+
+_OF_THE_POOL = frozenset({Code.WORKER_LOST, Code.QUEUE_UNREACHABLE, Code.EXPIRED, Code.OVERLOADED})
+"""Codes that one outage causes for calls of every tool: one issue per code, for all tools."""
+
+
+def fingerprint_of(
+    tool: str, code: str, cause: str, faults: Sequence[ExceptionReport]
+) -> tuple[str, ...]:
+    """The strings that group issues: the text of the line that raised, not its number."""
+    frame = own_frame(faults)
+    is_of_the_pool = code in _OF_THE_POOL or (code == Code.INTERNAL and frame is not None)
+    name = faults[-1].name if faults else cause
+    where = f"{Path(frame.file).name}:{frame.function}" if frame is not None else ""
+    line = frame.code if frame is not None else ""
+    return ("toolpool", "" if is_of_the_pool else tool, code, name, where, line)

@@ -14,8 +14,7 @@ from toolpool.contract.envelope import BackgroundCall, Progress, Question
 from toolpool.contract.kill_switches import KillSwitches
 from toolpool.contract.outcome import Code, Executed, Outcome, failure, may_still_run
 from toolpool.contract.rates import Limit
-from toolpool.contract.record_keys import root_of
-from toolpool.contract.redis_keys import RedisKeys
+from toolpool.contract.redis_keys import RedisKeys, root_of
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.admission.availability import Availability
@@ -31,6 +30,7 @@ from toolpool.dispatcher.calls.live_workers import LiveWorkers
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.pulse import beat
 from toolpool.dispatcher.calls.pump import Pump
+from toolpool.dispatcher.calls.queue_routes import QueueRoutes
 from toolpool.dispatcher.calls.rate_gate import RateGate
 from toolpool.dispatcher.calls.recovery import Recovery
 from toolpool.dispatcher.calls.refusals import RecordedRejection, Refusals
@@ -73,9 +73,9 @@ class InFlightCalls(Calls):
         self._observers = observers
         self._open: dict[str, Pending] = {}
         """By root."""
-        self._fleet = LiveWorkers(
-            services.transport, services.envelope, RedisKeys(settings.key_prefix)
-        )
+        names = RedisKeys(settings.key_prefix)
+        fleet = LiveWorkers(services.transport, services.envelope, names)
+        self._routes = QueueRoutes(fleet, names)
         self._breaker = Breaker(settings, observers)
         self._switches = KillSwitches(services.envelope, settings.key_prefix)
         self.available = Availability(
@@ -93,7 +93,7 @@ class InFlightCalls(Calls):
         self._rate_gate = RateGate(services, self, pump=self._pump)
         self._refusals = Refusals(services, self)
         self._deadlines = Deadlines(services, self)
-        self._recovery = Recovery(services, self, pump=self._pump, fleet=self._fleet)
+        self._recovery = Recovery(services, self, pump=self._pump, fleet=fleet, routes=self._routes)
         self._reply_reader = ReplyReader(services, self)
         self._run_sharing = RunSharing(services, self)
         self.reporter = Reporter(
@@ -105,7 +105,7 @@ class InFlightCalls(Calls):
             catalog=catalog,
             pump=self._pump,
             recovery=self._recovery,
-            fleet=self._fleet,
+            fleet=fleet,
             available=self.available,
             circuits=FleetCircuits(services, self._breaker),
             reporter=self.reporter,
@@ -204,7 +204,7 @@ class InFlightCalls(Calls):
             request,
             spec,
             left=left,
-            queue=self._fleet.queue_for(spec),
+            queue=self._routes.queue_for(spec),
             settings=self._settings,
             server_now=self._transport.server_time(),
         )
@@ -373,7 +373,7 @@ class InFlightCalls(Calls):
             turn,
             since=since,
             settings=self._settings,
-            queue=self._fleet.queue_for(spec),
+            queue=self._routes.queue_for(spec),
             epoch=self._transport.epoch or "",
         )
         if is_watched:
@@ -414,7 +414,7 @@ class InFlightCalls(Calls):
             found,
             spec,
             states,
-            queue=self._fleet.home(found.queue, spec),
+            queue=self._routes.home(found.queue, spec),
             settings=self._settings,
             server_now=self._transport.server_time(),
         )
@@ -532,7 +532,7 @@ class InFlightCalls(Calls):
 
     def _unless_refused(self, pending: Pending, send: Callable[[Pending], None]) -> None:
         """Send a call unless it is refused now: it may have been accepted long ago."""
-        pending.rerouted(self._fleet.home(pending.queue, pending.spec))
+        pending.rerouted(self._routes.home(pending.queue, pending.spec))
         refusal = self.refusal(pending.as_run)
         if refusal is not None:
             self.refuse(pending, refusal)

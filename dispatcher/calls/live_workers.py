@@ -1,8 +1,4 @@
-"""Tracks live workers: the slots of each queue, and where each tool version runs.
-
-During a rolling release, workers of one queue offer different tools. A call goes to a queue whose
-workers have its tool in the version that its arguments were validated against.
-"""
+"""Tracks live workers: the slots of each queue, and where each tool version runs."""
 
 import time
 from collections.abc import Sequence
@@ -10,7 +6,7 @@ from contextlib import suppress
 
 from toolpool.contract.envelope import Envelope, Toolset, WorkerLease
 from toolpool.contract.errors import MessageRejected
-from toolpool.contract.redis_keys import RedisKeys, common_queue, toolset_queue
+from toolpool.contract.redis_keys import RedisKeys, toolset_queue
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.transports.base import Transport
 
@@ -30,9 +26,8 @@ class LiveWorkers:
         self._envelope = envelope
         self._toolsets: dict[str, Toolset] = {}
         self._seen_at: dict[str, float] = {}
-        self._by_queue: dict[str, dict[str, int]] = {}
-        """Slots by queue and toolset."""
-        self._routes: dict[str, str] = {}
+        self.by_queue: dict[str, dict[str, int]] = {}
+        """Slots by queue and toolset; another dict whenever they have changed."""
         self._started_at: dict[str, float] = {}
         """When the oldest live worker of each queue started, in Unix time."""
         self._absent_since: dict[str, float] = {}
@@ -75,9 +70,8 @@ class LiveWorkers:
             del self._seen_at[digest]
             self._toolsets.pop(digest, None)
         learnt = await self._learn([d for d in self._seen_at if d and d not in self._toolsets])
-        if learnt or gone or by_queue != self._by_queue:
-            self._by_queue = by_queue
-            self._routes.clear()
+        if learnt or gone or by_queue != self.by_queue:
+            self.by_queue = by_queue
             live: dict[str, set[str]] = {}
             for toolset in self._toolsets.values():
                 for tool, version in toolset.tools.items():
@@ -125,10 +119,10 @@ class LiveWorkers:
     def _is_absent(self, spec: ToolSpec) -> bool:
         if spec.name in self.live:
             return False
-        sets = self._by_queue.get(self._names.queue(spec.queue, spec.run_in))
+        sets = self.by_queue.get(self._names.queue(spec.queue, spec.run_in))
         if not sets:  # a tool that its last workers lacked stays absent without workers
             return spec.name in self._unserved
-        return all(map(self._is_known, sets))
+        return all(map(self.is_known, sets))
 
     async def _absent_for(self, specs: Sequence[ToolSpec]) -> dict[str, float]:
         """For how many seconds each tool's queue has had workers, but none with the tool."""
@@ -151,47 +145,17 @@ class LiveWorkers:
             for spec in specs
         }
 
-    def queue_for(self, spec: ToolSpec) -> str:
-        """The queue whose workers all run this version of the tool, as far as is known."""
-        queue = self._routes.get(spec.digest)
-        if queue is None:
-            queue = self._routes[spec.digest] = self._route(spec)
-        return queue
-
-    def queue_for_another(self, spec: ToolSpec) -> str | None:
-        """A queue whose workers run the tool in any version; None if none is known."""
-        queue = self._names.queue(spec.queue, spec.run_in)
-        fit = {
-            toolset: slots
-            for toolset, slots in self._by_queue.get(queue, {}).items()
-            if self._is_known(toolset) and spec.name in self._toolsets[toolset].tools
-        }
-        return toolset_queue(queue, max(fit, key=fit.__getitem__)) if fit else None
-
-    def home(self, queue: str, spec: ToolSpec) -> str:
-        """Return `queue`, or another queue if its toolset is gone and it has no workers left."""
-        common = common_queue(queue)
-        if queue in (common, *self.slots):
-            return queue
-        route = self.queue_for(spec)
-        return route if route in self.slots else common
-
     def runs(self, spec: ToolSpec) -> bool:
         """Whether a live worker is known to run this version of the tool."""
-        sets = self._by_queue.get(self._names.queue(spec.queue, spec.run_in), {})
-        return any(self._has(toolset, spec) for toolset in sets)
+        sets = self.by_queue.get(self._names.queue(spec.queue, spec.run_in), {})
+        return any(self.has(toolset, spec.name, spec.digest) for toolset in sets)
 
-    def _route(self, spec: ToolSpec) -> str:
-        queue = self._names.queue(spec.queue, spec.run_in)
-        sets = self._by_queue.get(queue, {})
-        fit = {toolset: slots for toolset, slots in sets.items() if self._has(toolset, spec)}
-        if not fit or len(fit) == len(sets) or any(not self._is_known(s) for s in sets):
-            return queue
-        return toolset_queue(queue, max(fit, key=fit.__getitem__))
-
-    def _is_known(self, toolset: str) -> bool:
+    def is_known(self, toolset: str) -> bool:
+        """Whether the tools of a toolset are known."""
         return toolset in self._toolsets
 
-    def _has(self, toolset: str, spec: ToolSpec) -> bool:
+    def has(self, toolset: str, tool: str, digest: str | None = None) -> bool:
+        """Whether a toolset is known to have a tool, in this version if one is given."""
         known = self._toolsets.get(toolset)
-        return known is not None and known.tools.get(spec.name) == spec.digest
+        version = known.tools.get(tool) if known is not None else None
+        return version is not None and digest in (None, version)

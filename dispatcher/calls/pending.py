@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,24 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import CallMessage, PolicyVerdict
 from toolpool.contract.ledger.protocols import Opening
 from toolpool.contract.outcome import Code, Executed, Outcome
-from toolpool.contract.record_keys import retry_key
+from toolpool.contract.rates import Limit
+from toolpool.contract.redis_keys import retry_key
 from toolpool.contract.result import State
 from toolpool.contract.spec import ToolSpec
-from toolpool.dispatcher.admission.rate_limited import RateLimited
 from toolpool.dispatcher.calls.countdown_latch import CountdownLatch, Waiter
 from toolpool.dispatcher.observer import CallFacts
+
+
+@dataclass(slots=True, eq=False)
+class RateLimited:
+    """A call under rate limits: whether it waits at the rate gate, or has its places."""
+
+    limits: tuple[Limit, ...]
+    is_sent: bool = False
+    """Whether it was sent before, and a worker found no place for it."""
+    waits: bool = True
+    has_places: bool = False
+
 
 if TYPE_CHECKING:
     from toolpool.dispatcher.calls.shared_run import SharedRun

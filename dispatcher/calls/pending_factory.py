@@ -13,7 +13,7 @@ from toolpool.contract.envelope import BackgroundCall, CallMessage
 from toolpool.contract.errors import ServerError
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.outcome import Code, Executed, failure
-from toolpool.contract.record_keys import retry_key, retry_of, root_of
+from toolpool.contract.redis_keys import retry_key, retry_of, root_of
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.calls.pending import Pending

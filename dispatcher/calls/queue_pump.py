@@ -11,8 +11,7 @@ from collections import OrderedDict, deque
 import msgspec
 
 from toolpool.contract.spec import BATCH_CALLS, RunIn
-from toolpool.dispatcher.calls.batch_sizing import BatchSizing
-from toolpool.dispatcher.calls.batching import next_batch
+from toolpool.dispatcher.calls.batching import BatchSizing, next_batch
 from toolpool.dispatcher.calls.pending import UNSTARTED, Pending, Stage
 from toolpool.dispatcher.calls.publishing import Publisher
 from toolpool.dispatcher.calls.services import Calls, Services

@@ -21,8 +21,7 @@ from toolpool.contract.ledger.rate_counters import GRANTED, RateRelease, RateReq
 from toolpool.contract.outcome import Code, Outcome
 from toolpool.contract.rate_limits import RateLimits
 from toolpool.contract.rates import AT_ONCE, Limit
-from toolpool.dispatcher.admission.rate_limited import RateLimited
-from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.pending import Pending, RateLimited
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.outcomes import not_queued, over_rate

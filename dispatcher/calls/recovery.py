@@ -21,6 +21,7 @@ from toolpool.dispatcher.calls.lease_watch import LeaseWatch
 from toolpool.dispatcher.calls.live_workers import LiveWorkers
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.pump import Pump
+from toolpool.dispatcher.calls.queue_routes import QueueRoutes
 from toolpool.dispatcher.calls.queue_watch import QueueWatch
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.transports.base import Survey
@@ -38,7 +39,15 @@ _ASKED_AT_ONCE = 128
 class Recovery:
     """Checks every call in flight, once for each survey of the server."""
 
-    def __init__(self, services: Services, calls: Calls, *, pump: Pump, fleet: LiveWorkers) -> None:
+    def __init__(
+        self,
+        services: Services,
+        calls: Calls,
+        *,
+        pump: Pump,
+        fleet: LiveWorkers,
+        routes: QueueRoutes,
+    ) -> None:
         self._transport = services.transport
         self._envelope = services.envelope
         self._settings = services.settings
@@ -46,6 +55,7 @@ class Recovery:
         self._calls = calls
         self._pump = pump
         self._fleet = fleet
+        self._routes = routes
         self._epoch: str | None = None
         self._epoch_since = _NEVER
         self._leases = LeaseWatch(lease_ttl=services.settings.lease_ttl)
@@ -86,7 +96,7 @@ class Recovery:
             self._pump.queue_of(pending).orphaned(pending)
             self._unsure.add(pending)
             return
-        queue = self._fleet.queue_for(pending.spec)
+        queue = self._routes.queue_for(pending.spec)
         if queue == pending.queue or not self._fleet.runs(pending.spec):
             self._pump.queue_of(pending).orphaned(pending)
             self._homeless[pending] = None
@@ -97,7 +107,7 @@ class Recovery:
         """Move a call from a queue without workers, with all later calls, to another queue."""
         if not pending.queue or not pending.is_open:
             return
-        queue = self._fleet.home(pending.queue, pending.spec)
+        queue = self._routes.home(pending.queue, pending.spec)
         if queue != pending.queue:
             self._pump.reroute(pending, queue)
             if pending.stage is Stage.QUEUED:
@@ -117,11 +127,11 @@ class Recovery:
             queue: str | None = None
             if pending.is_open and pending.stage is Stage.ORPHANED:
                 if not self._fleet.runs(pending.spec):
-                    queue = self._fleet.queue_for_another(pending.spec)
+                    queue = self._routes.queue_for_another(pending.spec)
                     if queue is None:
                         continue
                     pending.for_any_version()
-                await self._send_to(pending, queue or self._fleet.queue_for(pending.spec))
+                await self._send_to(pending, queue or self._routes.queue_for(pending.spec))
             del self._homeless[pending]
 
     async def examine(

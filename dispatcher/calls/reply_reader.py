@@ -15,7 +15,7 @@ from toolpool.contract.envelope import (
 )
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.outcome import is_temporary_refusal
-from toolpool.contract.record_keys import root_of
+from toolpool.contract.redis_keys import root_of
 from toolpool.dispatcher.calls.services import Calls, Services
 
 log = logs.logger("reply_reader")

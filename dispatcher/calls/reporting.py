@@ -25,8 +25,7 @@ from toolpool.contract.operator_messages import (
     answer_stream,
 )
 from toolpool.contract.outcome import Outcome
-from toolpool.contract.record_keys import root_of
-from toolpool.contract.redis_keys import RedisKeys
+from toolpool.contract.redis_keys import RedisKeys, root_of
 from toolpool.contract.result import State
 from toolpool.contract.version import VERSION
 from toolpool.dispatcher.admission.breaker import Breaker

@@ -10,7 +10,7 @@ from toolpool.contract.envelope import Switch
 from toolpool.contract.kill_switches import switch_name
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.ledger.shared_runs import SharedRunRequest
-from toolpool.contract.record_keys import root_of
+from toolpool.contract.redis_keys import root_of
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.turn_options import TurnOptions

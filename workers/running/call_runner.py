@@ -19,7 +19,7 @@ from toolpool.contract.outcome import (
     Outcome,
     failure,
 )
-from toolpool.contract.record_keys import idempotency_key
+from toolpool.contract.redis_keys import idempotency_key
 from toolpool.contract.spec import RunIn
 from toolpool.workers.context import ProgressGate, ReportProgress, ToolContext
 from toolpool.workers.credentials.lookup import Credentials

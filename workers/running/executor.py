@@ -25,12 +25,11 @@ from toolpool.contract.outcome import Executed, Outcome
 from toolpool.contract.rates import Limit
 from toolpool.contract.spec import RunIn
 from toolpool.workers.running.call_runner import CallRunner, RunResult
-from toolpool.workers.running.claimed_call import ClaimedCall, Delivery
+from toolpool.workers.running.claimed_call import ClaimedCall, Delivery, EarlyCancels, Entered
 from toolpool.workers.running.gate import Gate
 from toolpool.workers.running.limit_notices import LimitNotices
 from toolpool.workers.running.message_reader import MessageReader
 from toolpool.workers.running.output import Completion
-from toolpool.workers.running.recent_calls import EarlyCancels, Entered
 from toolpool.workers.running.settler import Settler
 from toolpool.workers.running.slots import Slots
 from toolpool.workers.tool_loading import Catalog

@@ -17,7 +17,7 @@ from toolpool.contract.kill_switches import KillSwitches, SwitchLedger
 from toolpool.contract.outcome import NOT_JUDGED, Code, Executed, Outcome, failure
 from toolpool.contract.rate_limits import RateLimits
 from toolpool.contract.rates import Limit
-from toolpool.contract.record_keys import retry_of, root_of
+from toolpool.contract.redis_keys import retry_of, root_of
 from toolpool.contract.schema.validator import SchemaCache
 from toolpool.contract.settings import Settings
 from toolpool.workers.tool import Tool

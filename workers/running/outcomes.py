@@ -8,6 +8,7 @@ import pydantic_core
 from toolpool.contract import encoding
 from toolpool.contract.content import error_of
 from toolpool.contract.credentials import MissingReason, MissingSecret, missing_secret_outcome
+from toolpool.contract.encoding import nests_deeper_than
 from toolpool.contract.envelope import CallMessage
 from toolpool.contract.errors import NeedsSignIn, ToolError
 from toolpool.contract.exception_report import faults_of
@@ -17,7 +18,6 @@ from toolpool.contract.schema.problem import Problem
 from toolpool.workers import safe_text
 from toolpool.workers.returns import Returns
 from toolpool.workers.running.claimed_call import ClaimedCall
-from toolpool.workers.running.nesting import nests_deeper_than
 from toolpool.workers.running.output import Completion, fitted
 from toolpool.workers.tool import Tool
 

@@ -22,8 +22,7 @@ from toolpool.contract.ledger.memory_server import MemoryServer
 from toolpool.contract.ledger.protocols import Claim, Opening, Settlement
 from toolpool.contract.outcome import Outcome
 from toolpool.contract.rates import Limit
-from toolpool.contract.record_keys import root_of
-from toolpool.contract.redis_keys import RedisKeys
+from toolpool.contract.redis_keys import RedisKeys, root_of
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import RunIn, ToolSpec

@@ -14,7 +14,7 @@ import msgspec
 from toolpool.cli.checking.schema_gaps import Gaps, named
 from toolpool.contract.errors import Misconfigured, ToolDeclarationInvalid, ToolsUnimportable
 from toolpool.contract.schema.dialect import plain
-from toolpool.contract.schema.root_object import NO_OBJECT, takes_objects
+from toolpool.contract.schema.object_fields import NO_OBJECT, takes_objects
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats import FORMATS, offered_name
 from toolpool.workers.tool import Tool

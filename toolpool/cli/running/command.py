@@ -1,5 +1,9 @@
 """`toolpool run`: the main job, from a file or stream of model responses to their tool results."""
 
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +19,7 @@ from toolpool.cli.options import (
     require_session,
     tool_sources,
 )
+from toolpool.contract.errors import Misconfigured
 
 Turns = Annotated[
     str,
@@ -82,10 +87,10 @@ def run(
     """
     import asyncio
 
+    from toolpool.cli.running.command import workspace as prepared
     from toolpool.cli.running.job import Job
     from toolpool.cli.running.lines import LineSource
     from toolpool.cli.running.sink import Sink
-    from toolpool.cli.running.workspace_folder import workspace as prepared
 
     if workspace is not None and workspace_copy is not None:
         raise typer.BadParameter("give one of --workspace and --workspace-copy", param_hint=None)
@@ -120,3 +125,32 @@ def _require_format(name: str) -> None:
             named(name)
     except ValueError as error:
         raise typer.BadParameter(f"{error}, or auto", param_hint="--format") from None
+
+
+@contextmanager
+def workspace(directory: Path | None, copy_of: Path | None) -> Iterator[Path | None]:
+    """`directory` itself, or a copy of `copy_of` that is removed at the end, or None for neither.
+
+    Raises `Misconfigured` if there is no such folder or it cannot be copied.
+    """
+    if copy_of is None:
+        yield _existing(directory) if directory is not None else None
+        return
+    with tempfile.TemporaryDirectory(
+        prefix="toolpool-workspace-", ignore_cleanup_errors=True
+    ) as parent:
+        copy = Path(parent, "workspace")
+        try:
+            shutil.copytree(_existing(copy_of), copy, symlinks=True)
+        except OSError as error:
+            raise Misconfigured(
+                f"cannot copy the workspace {copy_of} ({error.strerror or 'some of its files'}): "
+                "make its files readable, or work on it directly with --workspace"
+            ) from None
+        yield copy
+
+
+def _existing(directory: Path) -> Path:
+    if not directory.is_dir():
+        raise Misconfigured(f"there is no folder {directory} to work on: make it, or name another")
+    return directory.resolve()

@@ -12,6 +12,7 @@ from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import RunIn, ToolSpec, sealed
 from toolpool.dispatcher.calls import live_workers as fleets
 from toolpool.dispatcher.calls.live_workers import LiveWorkers
+from toolpool.dispatcher.calls.queue_routes import QueueRoutes
 from toolpool.dispatcher.transports.memory import MemoryTransport
 
 ENVELOPE = Envelope(Keyring.local())
@@ -63,9 +64,10 @@ async def test_calls_for_what_all_workers_have_go_to_all_of_them() -> None:
     one = toolset("a", OLD, OTHER)
     transport = Transport(one)
     fleet = LiveWorkers(transport, ENVELOPE, RedisKeys())
+    routes = QueueRoutes(fleet, RedisKeys())
     for _ in range(3):
         await fleet.follow([lease("w1", one), lease("w2", one)])
-    assert fleet.queue_for(OLD) == QUEUE
+    assert routes.queue_for(OLD) == QUEUE
     assert fleet.runs(OLD)
     assert fleet.slots[QUEUE] == [4, 4]
     assert transport.asked == [one.digest], "a toolset is read once"
@@ -74,9 +76,10 @@ async def test_calls_for_what_all_workers_have_go_to_all_of_them() -> None:
 async def test_calls_for_what_some_workers_lack_go_to_those_that_have_it() -> None:
     old, new = toolset("a", OLD), toolset("b", NEW, OTHER)
     fleet = LiveWorkers(Transport(old, new), ENVELOPE, RedisKeys())
+    routes = QueueRoutes(fleet, RedisKeys())
     await fleet.follow([lease("w1", old), lease("w2", old), lease("w3", new)])
-    assert fleet.queue_for(NEW) == fleet.queue_for(OTHER) == toolset_queue(QUEUE, new.digest)
-    assert fleet.queue_for(OLD) == toolset_queue(QUEUE, old.digest)
+    assert routes.queue_for(NEW) == routes.queue_for(OTHER) == toolset_queue(QUEUE, new.digest)
+    assert routes.queue_for(OLD) == toolset_queue(QUEUE, old.digest)
     assert fleet.slots[toolset_queue(QUEUE, new.digest)] == [4]
     assert fleet.live == {"search": {OLD.digest, NEW.digest}, "other": {OTHER.digest}}
 
@@ -84,12 +87,13 @@ async def test_calls_for_what_some_workers_lack_go_to_those_that_have_it() -> No
 async def test_routes_follow_the_release() -> None:
     old, new = toolset("a", OLD), toolset("b", NEW)
     fleet = LiveWorkers(Transport(old, new), ENVELOPE, RedisKeys())
+    routes = QueueRoutes(fleet, RedisKeys())
     await fleet.follow([lease("w1", old), lease("w2", new)])
-    assert fleet.queue_for(NEW) != QUEUE
+    assert routes.queue_for(NEW) != QUEUE
     await fleet.follow([lease("w1", new), lease("w2", new)])
-    assert fleet.queue_for(NEW) == QUEUE
+    assert routes.queue_for(NEW) == QUEUE
     assert not fleet.runs(OLD)
-    assert fleet.queue_for_another(OLD) == toolset_queue(QUEUE, new.digest)
+    assert routes.queue_for_another(OLD) == toolset_queue(QUEUE, new.digest)
     await fleet.follow([lease("w1", new, ended=True)])
     assert (fleet.slots, fleet.runs(NEW)) == ({}, False)
 
@@ -98,20 +102,22 @@ async def test_what_is_not_known_is_taken_to_have_everything() -> None:
     """A worker of an older version, or a toolset that cannot be read: it passes calls on."""
     new = toolset("b", NEW)
     fleet = LiveWorkers(Transport(new), ENVELOPE, RedisKeys())
+    routes = QueueRoutes(fleet, RedisKeys())
     await fleet.follow([lease("w1", None), lease("w2", new), lease("w3", toolset("c", OLD))])
-    assert fleet.queue_for(NEW) == QUEUE
+    assert routes.queue_for(NEW) == QUEUE
 
 
 async def test_a_queue_without_consumers_is_no_longer_used() -> None:
     """Its last worker drained, died or was rolled back: what is on it would wait for ever."""
     old, new = toolset("a", OLD), toolset("b", NEW)
     fleet = LiveWorkers(Transport(old, new), ENVELOPE, RedisKeys())
+    routes = QueueRoutes(fleet, RedisKeys())
     await fleet.follow([lease("w1", old), lease("w2", new)])
-    queue = fleet.queue_for(NEW)
-    assert fleet.home(queue, NEW) == queue
+    queue = routes.queue_for(NEW)
+    assert routes.home(queue, NEW) == queue
     await fleet.follow([lease("w1", old)])
-    assert fleet.home(queue, NEW) == QUEUE
-    assert fleet.home(QUEUE, NEW) == QUEUE
+    assert routes.home(queue, NEW) == QUEUE
+    assert routes.home(QUEUE, NEW) == QUEUE
 
 
 async def test_a_version_that_was_taken_back_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.dispatcher.samples import pending, turns
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
-from toolpool.contract.record_keys import retry_key, root_of
+from toolpool.contract.redis_keys import retry_key, root_of
 from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.calls.countdown_latch import CountdownLatch
 from toolpool.dispatcher.calls.pending import Pending, Stage, State

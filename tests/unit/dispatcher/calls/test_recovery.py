@@ -21,6 +21,7 @@ from toolpool.contract.spec import Effects, RunIn, ToolSpec, sealed
 from toolpool.dispatcher.calls.live_workers import LiveWorkers
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.pump import Pump
+from toolpool.dispatcher.calls.queue_routes import QueueRoutes
 from toolpool.dispatcher.calls.recovery import Recovery
 from toolpool.dispatcher.observer import CallFacts, Observer
 from toolpool.dispatcher.outcomes import not_queued
@@ -102,7 +103,13 @@ class Bench(Told):
         self.pump = Pump(shared, self)
         self.pump.set_workers({QUEUE: [1000]})
         self.on_answer = self.pump.done
-        self.recovery = Recovery(shared, self, pump=self.pump, fleet=self.fleet)
+        self.recovery = Recovery(
+            shared,
+            self,
+            pump=self.pump,
+            fleet=self.fleet,
+            routes=QueueRoutes(self.fleet, RedisKeys()),
+        )
 
     def settled(self, reply: bytes) -> None:
         """As the collector does."""

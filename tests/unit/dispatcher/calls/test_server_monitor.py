@@ -26,6 +26,7 @@ from toolpool.dispatcher.calls.fleet_circuits import FleetCircuits
 from toolpool.dispatcher.calls.live_workers import LiveWorkers
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.pump import Pump
+from toolpool.dispatcher.calls.queue_routes import QueueRoutes
 from toolpool.dispatcher.calls.recovery import Recovery
 from toolpool.dispatcher.calls.reporting import Reporter
 from toolpool.dispatcher.calls.server_monitor import ServerMonitor
@@ -119,7 +120,9 @@ class Bench(Told):
             self,
             catalog=self.catalog,
             pump=self.pump,
-            recovery=Recovery(shared, self, pump=self.pump, fleet=fleet),
+            recovery=Recovery(
+                shared, self, pump=self.pump, fleet=fleet, routes=QueueRoutes(fleet, RedisKeys())
+            ),
             fleet=fleet,
             available=self.available,
             circuits=FleetCircuits(shared, breaker),

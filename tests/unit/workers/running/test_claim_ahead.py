@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolpool.workers.running.claim_ahead import ClaimAhead
+from toolpool.workers.running.slots import ClaimAhead
 
 
 @pytest.mark.parametrize(

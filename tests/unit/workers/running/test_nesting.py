@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolpool.contract import encoding
-from toolpool.workers.running.nesting import nests_deeper_than
+from toolpool.contract.encoding import nests_deeper_than
 
 values = st.recursive(
     st.none() | st.integers() | st.text(alphabet='[]{}"\\ a', max_size=8),
