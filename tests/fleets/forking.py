@@ -6,6 +6,8 @@ import ctypes
 import multiprocessing
 import os
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 from os import fork as fork_by_name
 from pathlib import Path
@@ -28,13 +30,24 @@ def echo_thread(text: str) -> str:
     return text
 
 
+def _fork_by_libc() -> int:
+    """Fork while no thread asks for the interpreter's lock: the fork would wait for it to switch."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(10.0)
+    time.sleep(0.02)  # threads that wait with the former interval go first
+    try:
+        return int(ctypes.PyDLL(None).fork())
+    finally:
+        sys.setswitchinterval(before)
+
+
 def _fork(how: str) -> str:
     forks: dict[str, Callable[[], int]] = {
         "os": lambda: os.fork(),
         "pty": lambda: os.forkpty()[0],
         "name": fork_by_name,
         "posix": __import__("posix").fork,
-        "libc": ctypes.PyDLL(None).fork,
+        "libc": _fork_by_libc,
     }
     pid = forks[how]()
     if pid == 0:
