@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from toolpool.contract import encoding, logs
+from toolpool.contract.background_tasks import BackgroundTasks
 from toolpool.contract.call import ToolCall
 from toolpool.contract.credentials import missing_secret_in
 from toolpool.contract.errors import ServerError
@@ -41,7 +42,7 @@ class LoopGuard:
         self._settings = settings
         self._on_loop = on_loop
         self._following: asyncio.Task[None] | None = None
-        self._noting: set[asyncio.Task[None]] = set()
+        self._noting = BackgroundTasks()
         self._is_closed = False
         self._observers = observers
 
@@ -53,8 +54,7 @@ class LoopGuard:
     async def close(self) -> None:
         """Stop following and recording. Idempotent."""
         self._is_closed = True
-        for noting in self._noting:
-            noting.cancel()
+        self._noting.cancel()
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
@@ -105,9 +105,7 @@ class LoopGuard:
         ]
         if not ended:
             return
-        noting = asyncio.ensure_future(self._note(session_key, ended))
-        self._noting.add(noting)
-        noting.add_done_callback(self._noting.discard)
+        noting = self._noting.start(self._note(session_key, ended))
         await asyncio.wait({noting}, timeout=_NOTE_SECONDS)
 
     async def _note(self, session_key: str, ended: list[tuple[str, bool]]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from toolpool.contract import logs
+from toolpool.contract.background_tasks import BackgroundTasks
 from toolpool.contract.envelope import Cancel
 from toolpool.contract.ledger.answers import CallState, LedgerAnswer
 from toolpool.contract.ledger.lua_scripts import new_nonce
@@ -69,7 +70,7 @@ class Deadlines:
         self._line_timer: asyncio.TimerHandle | None = None
         self._due: dict[CloseReason, list[Pending]] = {reason: [] for reason in _ASKED_FOR}
         self._turns = {reason: asyncio.Semaphore(_GROUPS_AT_ONCE) for reason in _ASKED_FOR}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = BackgroundTasks()
 
     def watch(self, pending: Pending, *, alone: bool = False) -> None:
         """Enforce a call's deadlines. `alone`: with a timer of its own for its queue wait."""
@@ -153,8 +154,7 @@ class Deadlines:
         """Stop every background task."""
         if self._line_timer is not None:
             self._line_timer.cancel()
-        for task in self._closing:
-            task.cancel()
+        self._closing.cancel()
 
     def _wait_for_head(self) -> None:
         head = next(iter(self._line), None)
@@ -221,9 +221,7 @@ class Deadlines:
     def _close_due(self, reason: CloseReason) -> None:
         due, self._due[reason] = self._due[reason], []
         for start in range(0, len(due), _GROUP):
-            task = asyncio.ensure_future(self._close(due[start : start + _GROUP], reason))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._closing.start(self._close(due[start : start + _GROUP], reason))
 
     async def _close(self, calls: Sequence[Pending], reason: CloseReason) -> None:
         give_up_at = time.monotonic() + _ASKED_FOR[reason]

@@ -9,6 +9,7 @@ import msgspec
 from typing_extensions import override
 
 from toolpool.contract.approval_messages import ApprovalRequest
+from toolpool.contract.background_tasks import BackgroundTasks
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import BackgroundCall, Progress, Question
 from toolpool.contract.kill_switches import KillSwitches
@@ -21,7 +22,6 @@ from toolpool.dispatcher.admission.availability import Availability
 from toolpool.dispatcher.admission.breaker import Breaker
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.calls import pending_factory
-from toolpool.dispatcher.calls.background_tasks import BackgroundTasks
 from toolpool.dispatcher.calls.call_notifications import CallNotifications
 from toolpool.dispatcher.calls.deadlines import Deadlines
 from toolpool.dispatcher.calls.fleet_circuits import FleetCircuits

@@ -4,7 +4,6 @@ Rows are drafted when a turn is dispatched or answered, and written in order by 
 No call waits for it: if too many rows wait, further ones are dropped, and a row says how many.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import msgspec
 
 from toolpool.contract import logs
+from toolpool.contract.background_tasks import BackgroundTasks
 from toolpool.contract.call import ToolCall
 from toolpool.contract.errors import Misconfigured
 from toolpool.contract.ledger.lua_scripts import new_nonce
@@ -91,7 +91,7 @@ class Recorder:
         self.add = self._writer.add
         """Queues a row."""
         self._follows = True
-        self._asking: set[asyncio.Task[None]] = set()
+        self._asking = BackgroundTasks()
 
     def start(self) -> None:
         """Start writing. Raises `Misconfigured`."""
@@ -125,14 +125,11 @@ class Recorder:
     def note_final(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Record the result of a background call, in a task of its own."""
         if self._follows:
-            task = asyncio.ensure_future(write())
-            self._asking.add(task)
-            task.add_done_callback(self._asking.discard)
+            self._asking.start(write())
 
     async def settle(self) -> None:
         """Wait until the results of background calls are recorded."""
-        if self._asking:
-            await asyncio.wait(self._asking)
+        await self._asking.wait()
 
 
 class AuditRows(Observer):

@@ -31,7 +31,7 @@ def echo_thread(text: str) -> str:
 
 
 def _fork_by_libc() -> int:
-    """Fork while no thread asks for the interpreter's lock: the fork would wait for it to switch."""
+    """Fork while no thread asks for the interpreter's lock; else the fork waits to give it up."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(10.0)
     time.sleep(0.02)  # threads that wait with the former interval go first

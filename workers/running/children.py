@@ -6,12 +6,12 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from toolpool.contract import logs
+from toolpool.contract.background_tasks import BackgroundTasks
 from toolpool.contract.errors import ToolsUnimportable
 from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.contract.settings import Settings
@@ -56,7 +56,7 @@ class ChildPool:
         self._leaving: set[Child] = set()
         self._waiters: deque[asyncio.Future[Child]] = deque()
         self._starting = 0
-        self._background_tasks: set[asyncio.Task[None]] = set()
+        self._background = BackgroundTasks()
         self._logged_spent: set[tuple[str, str]] = set()
         self._closed = False
 
@@ -132,11 +132,11 @@ class ChildPool:
         except ChildLost:
             return await self._lost_in(child)
         except BaseException:
-            self._in_background(self._end(child))
+            self._background.start(self._end(child))
             raise
         if done.spent or child.calls >= self._calls_per_child:
             self._log_spent(run.tool, done.spent)
-            self._in_background(self._end(child))
+            self._background.start(self._end(child))
         else:
             self._give_back(child)
         return Completion(done.outcome, done.whole)
@@ -145,7 +145,7 @@ class ChildPool:
         try:
             how = await child.how_it_ended()
         except BaseException:  # cancelled, or a live child closed its socket
-            self._in_background(self._end(child))
+            self._background.start(self._end(child))
             raise
         self._leaving.discard(child)
         if not child.has_entered:
@@ -167,7 +167,7 @@ class ChildPool:
             child = self._idle.popleft()
             if child.lost is None:
                 return child
-        self._in_background(self._refill())
+        self._background.start(self._refill())
         waiter: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         try:
@@ -194,18 +194,18 @@ class ChildPool:
             return
         if not child.is_busy:
             log.warning("child_lost: it ended or sent an invalid frame between calls; replacing it")
-            self._in_background(self._end(child))
+            self._background.start(self._end(child))
         else:
             self._living.discard(child)
             self._leaving.add(child)
-            self._in_background(self._refill())
+            self._background.start(self._refill())
 
     async def _end(self, child: Child) -> None:
         """End a child while a new one starts in its place."""
         self._living.discard(child)
         with contextlib.suppress(ValueError):
             self._idle.remove(child)
-        self._in_background(self._refill())
+        self._background.start(self._refill())
         self._leaving.add(child)
         await child.end()
         self._leaving.discard(child)
@@ -224,11 +224,6 @@ class ChildPool:
                     waiter.set_exception(error)
         finally:
             self._starting -= 1
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._background_tasks.add(task)
-        task.add_done_callback(self._background_tasks.discard)
 
     async def _spawn(self) -> Child:
         child = await Child.start(self._command, max_frame=4 * self._max_result_bytes + _ROOM_BYTES)
@@ -261,9 +256,7 @@ class ChildPool:
     async def close(self) -> None:
         """End every child. Await running calls first: they would be lost."""
         self._closed = True
-        for task in list(self._background_tasks):
-            task.cancel()
-        await asyncio.gather(*self._background_tasks, return_exceptions=True)
+        await self._background.end()
         children = self._living | self._leaving
         self._living.clear()
         await asyncio.gather(*(child.end() for child in children), return_exceptions=True)

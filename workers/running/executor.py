@@ -10,6 +10,7 @@ from itertools import islice
 import msgspec
 
 from toolpool.contract import logs
+from toolpool.contract.background_tasks import BackgroundTasks
 from toolpool.contract.envelope import Batch, CallMessage
 from toolpool.contract.errors import ServerUnavailable
 from toolpool.contract.ledger.lua_scripts import new_nonce
@@ -84,7 +85,7 @@ class Executor:
         self._ending: set[asyncio.Task[None]] = set()
         """Ended runs that are freeing their places before they are settled."""
         self._cancels = EarlyCancels()
-        self._claiming: set[asyncio.Task[None]] = set()
+        self._claiming = BackgroundTasks()
         self._draining = False
         self._entered = Entered()
         self._grace_began_at = float("inf")
@@ -152,8 +153,7 @@ class Executor:
         Dispatchers wait one lease for this before they consider a call unclaimed.
         """
         self._settler.send_again()
-        self._claiming.add(task := asyncio.ensure_future(self._hold()))
-        task.add_done_callback(self._claiming.discard)
+        self._claiming.start(self._hold())
 
     async def _hold(self) -> None:
         holds = [
@@ -187,8 +187,7 @@ class Executor:
         self._slots.close()
         if not recycling:
             self._grace_began_at = min(self._grace_began_at, time.monotonic())
-        if self._claiming:
-            await asyncio.wait(set(self._claiming), timeout=grace)
+        await self._claiming.wait(grace)
         while (give_up_at := self._grace_began_at + grace) > time.monotonic() and (
             left := self._may_still_end(grace if recycling else float("inf"))
         ):
@@ -291,9 +290,7 @@ class Executor:
             if count > 0:
                 self._slots.take(run_in, count)
                 chosen = [waiting.popleft() for _ in range(count)]
-                task = asyncio.ensure_future(self._claim(run_in, chosen))
-                self._claiming.add(task)
-                task.add_done_callback(self._claiming.discard)
+                self._claiming.start(self._claim(run_in, chosen))
 
     @property
     def is_leased(self) -> bool:

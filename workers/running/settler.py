@@ -4,13 +4,13 @@ import asyncio
 import secrets
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
 from toolpool.contract import encoding, logs
+from toolpool.contract.background_tasks import BackgroundTasks
 from toolpool.contract.envelope import (
     Batch,
     CallMessage,
@@ -76,7 +76,7 @@ class Settler:
         self._notices: dict[str, _Notice] = {}
         self._sending: asyncio.Task[None] | None = None
         self._gathering: asyncio.TimerHandle | None = None
-        self._background: set[asyncio.Task[None]] = set()
+        self._background = BackgroundTasks()
 
     def settle(
         self, batch: Batch, call: CallMessage, outcome: Outcome, *, busy: bool = False
@@ -164,7 +164,7 @@ class Settler:
     ) -> None:
         """Send the dispatcher a progress report; best effort."""
         said = Progress(key=key, done=done, total=total, message=message)
-        self._in_background(self._send_notice(batch.reply, self._envelope.encode_reply(said)))
+        self._background.start(self._send_notice(batch.reply, self._envelope.encode_reply(said)))
 
     def ended(self, reply: str, keys: Iterable[str]) -> None:
         """Report that the tools of answered calls have ended; best effort.
@@ -172,8 +172,8 @@ class Settler:
         The dispatcher is notified, and the ledger records it for later requests.
         """
         said = RunsEnded(worker=self._worker, keys=tuple(keys))
-        self._in_background(self._send_notice(reply, self._envelope.encode_reply(said)))
-        self._in_background(self._note_ended(said.keys))
+        self._background.start(self._send_notice(reply, self._envelope.encode_reply(said)))
+        self._background.start(self._note_ended(said.keys))
 
     def passed(
         self,
@@ -190,7 +190,7 @@ class Settler:
             reason=reason,
             limits=limits,
         )
-        self._in_background(self._send_notice(batch.reply, self._envelope.encode_reply(said)))
+        self._background.start(self._send_notice(batch.reply, self._envelope.encode_reply(said)))
 
     def forget(self, batch: Batch, key: str) -> None:
         """Cancel the start notice of a call."""
@@ -211,13 +211,16 @@ class Settler:
             too_often=self._encode(call.key, too_often),
             entered=entered,
         )
-        self._in_background(self._send_release(release))
+        self._background.start(self._send_release(release))
 
     async def flush(self) -> None:
         """Return when everything given so far has been sent."""
-        while self._outcomes or self._sending is not None or self._background:
+        while self._outcomes or self._sending is not None or self._background.running:
             self._send_now()
-            waits = {*self._background, *([self._sending] if self._sending is not None else [])}
+            waits = {
+                *self._background.running,
+                *([self._sending] if self._sending is not None else []),
+            }
             if waits:
                 await asyncio.wait(waits)
 
@@ -227,11 +230,6 @@ class Settler:
             await self._ledger.release([release], worker=self._worker, give_up_at=give_up_at)
         except Exception as error:  # noqa: BLE001 - dispatchers also see the lease expire
             log.error("release_failed: %s", error)
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
 
     def _send_now(self) -> None:
         if self._gathering is not None:
@@ -255,7 +253,7 @@ class Settler:
             started = Started(
                 batch=notice.batch.id, worker=self._worker, keys=tuple(sorted(notice.keys))
             )
-            self._in_background(
+            self._background.start(
                 self._send_notice(notice.batch.reply, self._envelope.encode_reply(started))
             )
 

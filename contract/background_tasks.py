@@ -1,4 +1,4 @@
-"""The background tasks of one dispatcher, which end when it is closed."""
+"""Asyncio tasks that run beside the work of their owner, which ends them."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,21 +8,32 @@ _CANCEL_AGAIN_SECONDS = 0.1
 
 
 class BackgroundTasks:
-    """Tasks that are cancelled, at the latest, when their dispatcher is closed."""
+    """The background tasks of one owner."""
 
     def __init__(self) -> None:
-        self._running: set[asyncio.Task[None]] = set()
+        self.running: set[asyncio.Task[None]] = set()
+        """The tasks that have not ended."""
 
     def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Start a task."""
         task = asyncio.ensure_future(work)
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self.running.add(task)
+        task.add_done_callback(self.running.discard)
         return task
+
+    async def wait(self, timeout: float | None = None) -> None:
+        """Wait until every task has ended, at most `timeout` seconds."""
+        if self.running:
+            await asyncio.wait(set(self.running), timeout=timeout)
+
+    def cancel(self) -> None:
+        """Cancel every task, without waiting for its end."""
+        for task in self.running:
+            task.cancel()
 
     async def end(self) -> None:
         """Cancel every task and wait until all have ended."""
-        tasks = running = set(self._running)
+        tasks = running = set(self.running)
         while running:
             for task in running:
                 task.cancel()
