@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from toolpool.contract.credentials import missing_secret_in
-from toolpool.contract.envelope import CallMessage
+from toolpool.contract.envelope import CallMessage, Progress
 from toolpool.contract.exception_report import (
     ExceptionReport,
     Failure,
@@ -307,6 +307,24 @@ class Answered(Observed, Protocol):
         ...
 
 
+class Running(Observed, Protocol):
+    """A call that a worker has started."""
+
+    @property
+    def worker(self) -> str:
+        """The worker; empty if it is not known yet."""
+        ...
+
+    @property
+    def followers(self) -> Sequence[Observed]:
+        """The calls that share its run, or the call itself."""
+        ...
+
+    def take_start_report(self) -> bool:
+        """Whether its start has to be reported; True once."""
+        ...
+
+
 class Observers(ObserverDispatch):
     """The observers of one dispatcher."""
 
@@ -346,6 +364,20 @@ class Observers(ObserverDispatch):
         """Report a moment in the life of a call."""
         if self.listeners[moment]:
             self.notify(moment, call.facts, *more)
+
+    def started(self, call: Running, worker: str) -> None:
+        """Report once that a worker started the call."""
+        if self.listeners["started"] and call.take_start_report():
+            for follower in call.followers:
+                self.call("started", follower, worker)
+
+    def progressed(self, call: Running, progress: Progress) -> None:
+        """Report a tool's progress, which may arrive before its worker's report of the start."""
+        if self.listeners["progressed"]:
+            self.started(call, call.worker)
+            told = Progressed(done=progress.done, total=progress.total, message=progress.message)
+            for follower in call.followers:
+                self.call("progressed", follower, told)
 
     def audited(
         self,

@@ -22,7 +22,6 @@ from toolpool.dispatcher.admission.availability import Availability
 from toolpool.dispatcher.admission.breaker import Breaker
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.calls import pending_factory
-from toolpool.dispatcher.calls.call_notifications import CallNotifications
 from toolpool.dispatcher.calls.deadlines import Deadlines
 from toolpool.dispatcher.calls.fleet_circuits import FleetCircuits
 from toolpool.dispatcher.calls.late_writes import LateWrites
@@ -114,7 +113,6 @@ class InFlightCalls(Calls):
         self._retries = Retries(
             services, pump=self._pump, deadlines=self._deadlines, submit=self._submit_again
         )
-        self._notifications = CallNotifications(observers)
         self._tasks = BackgroundTasks()
         self._is_closed = False
 
@@ -390,7 +388,7 @@ class InFlightCalls(Calls):
         """Answer a call in this dispatcher by `work`, which never raises."""
         pending = pending_factory.answered_here(call, spec, session)
         self._open[pending.root] = pending
-        self._notifications.start(pending, "")
+        self._observers.started(pending, "")
 
         async def run() -> None:
             self.resolve(pending, await work)
@@ -514,7 +512,7 @@ class InFlightCalls(Calls):
             self._late_writes.watch(pending)
         if pending.is_new_outcome and not shares_run and worker:
             if self._observers.listeners["started"]:
-                self._notifications.start(pending, worker)  # too short to be announced
+                self._observers.started(pending, worker)  # too short to be announced
             self._recovery.queue_watch.started(pending.queue, pending.published_at)
         if pending.is_new_outcome and not pending.is_run:
             self._observers.ended(pending, outcome)
@@ -543,12 +541,12 @@ class InFlightCalls(Calls):
     def started(self, pending: Pending, worker: str) -> None:
         pending.claimed_by(worker)
         self._recovery.queue_watch.started(pending.queue, pending.published_at)
-        self._notifications.start(pending, worker)
+        self._observers.started(pending, worker)
         self._pump.queue_of(pending).started(pending)
 
     @override
     def progressed(self, pending: Pending, progress: Progress) -> None:
-        self._notifications.progress(pending, progress)
+        self._observers.progressed(pending, progress)
 
     @override
     def released(self, pending: Pending) -> None:
