@@ -37,7 +37,7 @@ class LuaScript(StrEnum):
     CLOSE = "close"
     RECOVER = "recover"
     RELEASE = "release"
-    HOLD = "hold"
+    RENEW = "renew"
     LOOP = "loop"
     HANDLE = "handle"
     OUTPUT = "output"

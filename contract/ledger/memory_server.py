@@ -34,9 +34,9 @@ from toolpool.contract.ledger.protocols import (
     UNCLAIMED,
     WAITING,
     Claim,
+    ClaimRenewal,
     CloseReason,
     Closing,
-    Hold,
     Opening,
     RecoveryRequest,
     Refusal,
@@ -307,25 +307,27 @@ class MemoryServer:
         """Store outcomes; answers `first`, `late` or `gone` for each."""
         return [self._settle(settlement) for settlement in settlements]
 
-    async def hold(self, holds: Sequence[Hold], *, worker: str, give_up_at: float) -> list[str]:
-        """Confirm running claims; answers `held`, `settled`, `absent` or `lost` for each."""
-        return [self._hold(hold, worker) for hold in holds]
+    async def renew(
+        self, renewals: Sequence[ClaimRenewal], *, worker: str, give_up_at: float
+    ) -> list[str]:
+        """Renew the claims of running calls: `renewed`, `settled`, `absent` or `lost` for each."""
+        return [self._renew(renewal, worker) for renewal in renewals]
 
-    def _hold(self, hold: Hold, worker: str) -> str:
-        record = self.record(hold.key)
-        if not hold.rerunnable:
-            self.marks[hold.key] = math.inf
+    def _renew(self, renewal: ClaimRenewal, worker: str) -> str:
+        record = self.record(renewal.key)
+        if not renewal.rerunnable:
+            self.marks[renewal.key] = math.inf
         if record is None:
             return "absent"
         if record.state == "settled":
             return "settled"
         if record.state == "claimed":
-            return "held" if record.claimed == hold.claim_nonce else "lost"
-        if record.attempt != hold.attempt:
+            return "renewed" if record.claimed == renewal.claim_nonce else "lost"
+        if record.attempt != renewal.attempt:
             return "lost"
-        record.state, record.claimed, record.worker = "claimed", hold.claim_nonce, worker
+        record.state, record.claimed, record.worker = "claimed", renewal.claim_nonce, worker
         record.claims += 1
-        return "held"
+        return "renewed"
 
     async def keep_output(self, handle: str, body: bytes, *, owner: str, keep: float) -> bool:
         """Store a whole output; whether there was room."""

@@ -100,7 +100,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     approved: bool = False
 
 
-class Hold(msgspec.Struct, frozen=True, gc=False):
+class ClaimRenewal(msgspec.Struct, frozen=True, gc=False):
     """A call that a worker claimed and runs."""
 
     key: str
@@ -204,8 +204,10 @@ class WorkerLedger(Protocol):
         """The version and states of all switches, after a change."""
         ...
 
-    async def hold(self, holds: Sequence[Hold], *, worker: str, give_up_at: float) -> list[str]:
-        """Confirm running claims. Answers `held`, `settled`, `absent` or `lost` for each."""
+    async def renew(
+        self, renewals: Sequence[ClaimRenewal], *, worker: str, give_up_at: float
+    ) -> list[str]:
+        """Renew the claims of running calls: `renewed`, `settled`, `absent` or `lost` for each."""
         ...
 
     async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:

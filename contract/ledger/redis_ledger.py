@@ -11,9 +11,9 @@ from toolpool.contract.ledger.protocols import (
     ATTEMPTS_AT_MOST,
     RELEASES_AT_MOST,
     Claim,
+    ClaimRenewal,
     CloseReason,
     Closing,
-    Hold,
     Opening,
     RecoveryRequest,
     Refusal,
@@ -200,14 +200,16 @@ class RedisLedger:
             arguments += (change.field, change.before, change.after, new_nonce())
         return switch_states(await self._scripts.once(LuaScript.SWITCH, keys, arguments))
 
-    async def hold(self, holds: Sequence[Hold], *, worker: str, give_up_at: float) -> list[str]:
-        """Confirm running claims; answers `held`, `settled`, `absent` or `lost` for each."""
-        keys = [self._names.call(hold.key) for hold in holds]
+    async def renew(
+        self, renewals: Sequence[ClaimRenewal], *, worker: str, give_up_at: float
+    ) -> list[str]:
+        """Renew the claims of running calls: `renewed`, `settled`, `absent` or `lost` for each."""
+        keys = [self._names.call(renewal.key) for renewal in renewals]
         marks = (self._names.ran_prefix, self._marks_ms)
         arguments: list[str | bytes | int] = [worker, *marks]
-        for hold in holds:
-            arguments += (hold.attempt, hold.claim_nonce, int(hold.rerunnable))
-        answers = await self._scripts.run(LuaScript.HOLD, keys, arguments, give_up_at=give_up_at)
+        for renewal in renewals:
+            arguments += (renewal.attempt, renewal.claim_nonce, int(renewal.rerunnable))
+        answers = await self._scripts.run(LuaScript.RENEW, keys, arguments, give_up_at=give_up_at)
         return [answer.decode(errors="replace") for answer in answers]
 
     async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:

@@ -32,9 +32,9 @@ from toolpool.contract.ledger.protocols import (
     RAN,
     WAITING,
     Claim,
+    ClaimRenewal,
     CloseReason,
     Closing,
-    Hold,
     Opening,
     Release,
     Settlement,
@@ -394,9 +394,9 @@ async def test_what_was_never_approved_is_not_claimed_after_an_earlier_run_of_it
 ) -> None:
     """The worker of a run whose record is gone says that it has the call, and gives it back."""
     await server.ask()
-    hold = Hold("a", 1, "earlier", rerunnable=True)
+    renewal = ClaimRenewal("a", 1, "earlier", rerunnable=True)
     give_up_at = time.monotonic() + 5
-    assert await server.ledger.hold([hold], worker="w", give_up_at=give_up_at) == ["held"]
+    assert await server.ledger.renew([renewal], worker="w", give_up_at=give_up_at) == ["renewed"]
     release = Release("a", "earlier", b"", 60.0, b"", entered=False)
     assert await server.ledger.release([release], worker="w", give_up_at=give_up_at) == ["released"]
     claim = Claim("a", 2, new_nonce())

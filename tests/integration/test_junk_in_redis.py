@@ -25,9 +25,9 @@ from toolpool.contract.ledger.protocols import (
     NEW,
     SENT,
     Claim,
+    ClaimRenewal,
     CloseReason,
     Closing,
-    Hold,
     Opening,
     RecoveryRequest,
     Release,
@@ -258,8 +258,8 @@ async def test_junk_in_the_fields_of_a_record_fails_no_step_for_other_calls(
         await planted(state)
         claims = [Claim(key, 1, f"c-{key}") for key in ("junk", "good")]
         assert isinstance((await ledger.claim(claims, worker="w", **until))[1], float)
-        holds = [Hold(key, 1, f"c-{key}") for key in ("junk", "good")]
-        assert (await ledger.hold(holds, worker="w", **until))[1] == "held"
+        renewals = [ClaimRenewal(key, 1, f"c-{key}") for key in ("junk", "good")]
+        assert (await ledger.renew(renewals, worker="w", **until))[1] == "renewed"
         releases = [Release(k, f"c-{k}", b"told", 9.0, b"no", False) for k in ("junk", "good")]
         assert (await ledger.release(releases, worker="w", **until))[1] == "released"
         settlements = [Settlement(k, f"s-{k}", 9.0, AWAY, b"done") for k in ("junk", "good")]

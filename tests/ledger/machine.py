@@ -370,9 +370,9 @@ class LedgerMachine(RuleBasedStateMachine):
         had_time=st.booleans(),
     )
     def recover(self, key: str, attempt: int, who: int, lost: str, had_time: bool) -> None:
-        """`had_time` is said only when every worker has said what it holds: see `trouble`."""
+        """`had_time` is said only when every worker has renewed its claims: see `trouble`."""
         if had_time:
-            self.hold_all()
+            self.renew_all()
         asked = self.histories[key].asked
         if not asked:
             return
@@ -393,13 +393,13 @@ class LedgerMachine(RuleBasedStateMachine):
         )
 
     @rule()
-    def hold_all(self) -> None:
+    def renew_all(self) -> None:
         """Every worker says which calls it has and has not given back."""
         for nonce, (key, held) in list(self._claims.items()):
             if held:
                 attempt, worker = self._held[nonce]
                 rerun = self._rerun[key]
-                self._do("hold", key=key, attempt=attempt, nonce=nonce, worker=worker, rerun=rerun)
+                self._do("renew", key=key, attempt=attempt, nonce=nonce, worker=worker, rerun=rerun)
 
     @precondition(lambda self: self._claims)
     @rule(data=st.data(), entered=st.booleans())

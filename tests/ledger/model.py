@@ -238,7 +238,7 @@ class Model:
             self.marks[key] = False
         return "won"
 
-    def hold(self, key: str, attempt: int, nonce: str, worker: str, rerun: bool) -> str:
+    def renew(self, key: str, attempt: int, nonce: str, worker: str, rerun: bool) -> str:
         record = self.records.get(key)
         if not rerun:
             self.marks[key] = False
@@ -247,12 +247,12 @@ class Model:
         if record.outcome is not None:
             return "settled"
         if record.claimed:
-            return "held" if record.claimed == nonce else "lost"
+            return "renewed" if record.claimed == nonce else "lost"
         if record.attempt != attempt:
             return "lost"
         record.claimed, record.worker, record.unsent = nonce, worker, False
         record.claims += 1
-        return "held"
+        return "renewed"
 
     def settle(self, key: str, nonce: str, reply: str, body: bytes) -> str:
         record = self.records.get(key)

@@ -19,9 +19,9 @@ from toolpool.contract.ledger.lua_scripts import LuaScripts
 from toolpool.contract.ledger.memory_server import MemoryServer
 from toolpool.contract.ledger.protocols import (
     Claim,
+    ClaimRenewal,
     CloseReason,
     Closing,
-    Hold,
     Opening,
     RecoveryRequest,
     Release,
@@ -47,7 +47,7 @@ class Ledger(Protocol):
 
     open: Any
     claim: Any
-    hold: Any
+    renew: Any
     settle: Any
     close: Any
     recover: Any
@@ -151,9 +151,9 @@ class Real:
         )
         return answer if isinstance(answer, str) else "won"
 
-    def hold(self, key: str, attempt: int, nonce: str, worker: str, rerun: bool) -> str:
-        holds = [Hold(key, attempt, nonce, rerun)]
-        (answer,) = self.run(self.ledger.hold(holds, worker=worker, give_up_at=_soon()))
+    def renew(self, key: str, attempt: int, nonce: str, worker: str, rerun: bool) -> str:
+        renewals = [ClaimRenewal(key, attempt, nonce, rerun)]
+        (answer,) = self.run(self.ledger.renew(renewals, worker=worker, give_up_at=_soon()))
         return str(answer)
 
     def settle(self, key: str, nonce: str, reply: str, body: bytes) -> str:

@@ -19,7 +19,7 @@ from toolpool.contract.ledger.protocols import (
     STALE,
     STARTED_OR_ENDED,
     Claim,
-    Hold,
+    ClaimRenewal,
     WorkerLedger,
 )
 from toolpool.contract.outcome import Executed, Outcome
@@ -153,11 +153,11 @@ class Executor:
         Dispatchers wait one lease for this before they consider a call unclaimed.
         """
         self._settler.send_again()
-        self._claiming.start(self._hold())
+        self._claiming.start(self._renew_claims())
 
-    async def _hold(self) -> None:
-        holds = [
-            Hold(
+    async def _renew_claims(self) -> None:
+        renewals = [
+            ClaimRenewal(
                 running.call.key,
                 running.call.attempt,
                 running.claim_nonce,
@@ -166,15 +166,15 @@ class Executor:
             for running in self._running.values()
             if not running.answered
         ]
-        if not holds:
+        if not renewals:
             return
         try:
             give_up_at = time.monotonic() + _CLAIM_PATIENCE_SECONDS
-            answers = await self._ledger.hold(holds, worker=self._worker, give_up_at=give_up_at)
+            answers = await self._ledger.renew(renewals, worker=self._worker, give_up_at=give_up_at)
         except Exception as error:  # noqa: BLE001 - logged; the outcomes are still settled
-            log.error("claims_not_held calls=%d: %s", len(holds), error)
+            log.error("claims_not_renewed calls=%d: %s", len(renewals), error)
         else:
-            log.warning("claims_held calls=%d of=%d", answers.count("held"), len(holds))
+            log.warning("claims_renewed calls=%d of=%d", answers.count("renewed"), len(renewals))
 
     async def drain(self, grace: float, *, recycling: bool = False) -> None:
         """Claim nothing more, let running calls end, and give up on them after `grace` seconds.
