@@ -21,7 +21,6 @@ from toolpool.dispatcher.calls import pending_factory
 from toolpool.dispatcher.calls.countdown_latch import CountdownLatch, Waiter
 from toolpool.dispatcher.calls.in_flight import InFlightCalls
 from toolpool.dispatcher.calls.pending import Pending, Stage
-from toolpool.dispatcher.calls.refusals import LEAST_KEPT_SECONDS
 from toolpool.dispatcher.calls.reporting import UnsentCall
 from toolpool.dispatcher.outcomes import forgotten, left_to_others, not_queued
 from toolpool.dispatcher.policy.decision import Judgement
@@ -35,10 +34,6 @@ Judged = Mapping[int, Judgement]
 
 _ENDED_BY_A_CANCEL = (Code.CANCELLED, Code.QUEUE_UNREACHABLE, Code.WORKER_LOST)
 """The codes of a cancelled call: the last two where its end is unconfirmed."""
-_LOOK_SECONDS = 15.0
-"""How often a waiting turn looks for records of its next calls."""
-_LOOK_AGAIN_SECONDS = 1.0
-
 
 Answered = tuple[ToolResult, bool]
 """A result, and whether it is new: the call did not have it before it was dispatched again."""
@@ -92,8 +87,6 @@ class Turn:
         """The results of calls that were not accepted, by index."""
         self.sent: dict[int, Pending] = {}
         """The accepted calls that were sent or answered, by index."""
-        self.known: set[int] = set()
-        """The indexes of waiting calls that another dispatcher sent or refused."""
 
     def ahead(self, call_id: str | None = None) -> dict[int, ToolCall]:
         """The calls that were not sent yet, all or those of an id, by index."""
@@ -247,26 +240,20 @@ class OrderedTurns:
         options = turn.options
         if turn.cancelled and not self._is_closed:
             await self._end_cancelled(turn, list(turn.cancelled))
-        is_watched = options.is_named and len(groups) > 1
-        watch = self._in_flight.in_background(self._watch_records(turn)) if is_watched else None
-        try:
-            for group in groups:
-                if options.again and group is not groups[0]:
-                    await self._in_flight.wait_for_records([call for call, _ in group], options)
-                is_behind = group is not groups[0]
-                pendings = [
-                    self._submit_in_order(turn, accepted, since, judged, is_behind=is_behind)
-                    for accepted in group
-                ]
-                turn.sent |= {call.index: p for (call, _), p in zip(group, pendings, strict=True)}
-                results |= await self._await(group, pendings, options, since, unseen)
-                turn.answered = pendings
-                if group is not groups[-1] and not turn.is_cancelled:
-                    unseen = await self._end_of(pendings, options.began)
-                since = time.monotonic()
-        finally:
-            if watch is not None:
-                watch.cancel()
+        for group in groups:
+            if options.again and group is not groups[0]:
+                await self._in_flight.wait_for_records([call for call, _ in group], options)
+            is_behind = group is not groups[0]
+            pendings = [
+                self._submit_in_order(turn, accepted, since, judged, is_behind=is_behind)
+                for accepted in group
+            ]
+            turn.sent |= {call.index: p for (call, _), p in zip(group, pendings, strict=True)}
+            results |= await self._await(group, pendings, options, since, unseen)
+            turn.answered = pendings
+            if group is not groups[-1] and not turn.is_cancelled:
+                unseen = await self._end_of(pendings, options.began)
+            since = time.monotonic()
         return results
 
     def _submit_in_order(
@@ -281,28 +268,7 @@ class OrderedTurns:
             judgement = Judgement(call, not_queued(Code.CANCELLED))
         elif turn.refusal is not None:
             judgement = Judgement(call, turn.refusal)
-        if call.index in turn.known:  # its record may be gone since
-            options = msgspec.structs.replace(options, again=True)
         return self._submit(call, offer.spec, options, since, judgement, is_behind=is_behind)
-
-    async def _watch_records(self, turn: Turn) -> None:
-        """Note the records of a turn's waiting calls until cancelled.
-
-        A refusal of another dispatcher may be kept for a shorter time than a write takes, and what
-        was told `executed: no` must not be sent once it is forgotten.
-        """
-        looked_at, pause = turn.options.began, _LOOK_SECONDS
-        while True:
-            await asyncio.sleep(pause)
-            accepted = [turn.accepted[index] for index in turn.ahead() if index in turn.accepted]
-            calls = [call for call, offer in accepted if not task_tools.is_own(offer.spec)]
-            now = time.monotonic()
-            known = await self._in_flight.were_dispatched(calls, turn.options)
-            if None in known and now < looked_at + LEAST_KEPT_SECONDS:
-                pause = _LOOK_AGAIN_SECONDS
-                continue
-            turn.known |= {c.index for c, k in zip(calls, known, strict=True) if k is not False}
-            looked_at, pause = now, _LOOK_SECONDS
 
     async def _end_of(self, pendings: Sequence[Pending], turn_began: float) -> str | None:
         """Wait for the end of a write that may still run; return its name if the end is unknown.

@@ -176,6 +176,7 @@ class RedisApprovals:
             deciding.doubtful,
             deciding.key,
             self._names.ran_prefix,
+            self._marks_ms,
         )
         return "" if answer == b"done" else bytes(answer).decode(errors="replace")
 
@@ -237,7 +238,7 @@ class MemoryApprovals:
         if record is None and not asking.rerunnable and asking.tried_in not in ("", server.epoch):
             return ApprovalRecord(key, "", answer="moved")
         is_asked_again = asking.again and not asking.rerunnable
-        if record is None and (is_asked_again or server.is_marked(key)):
+        if record is None and (is_asked_again or server.is_marked(key, asked_at=asking.asked_at)):
             server.marks[key] = math.inf
             return ApprovalRecord(key, "", answer="ran")
         if record is None:

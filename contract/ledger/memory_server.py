@@ -183,7 +183,9 @@ class MemoryServer:
             if not opening.rerunnable and tried_in not in (None, self.epoch):
                 return MOVED
             is_asked_again = opening.again and not opening.rerunnable
-            is_marked = self.is_marked(opening.key, may_share=opening.rerunnable)
+            is_marked = self.is_marked(
+                opening.key, may_share=opening.rerunnable, asked_at=opening.asked_at
+            )
             if opening.approved or is_asked_again or is_marked:
                 self.marks[opening.key] = math.inf
                 return RAN
@@ -289,7 +291,7 @@ class MemoryServer:
         if is_stale:
             return STALE
         reads_mark = claim.approved or not (record.rerunnable and claim.rerunnable)
-        if reads_mark and self.is_marked(claim.key):
+        if reads_mark and self.has_mark(claim.key):
             return STARTED_OR_ENDED
         if claim.limits and not self.rates.may_start(claim.key, claim.nonce, claim.limits, worker):
             return LIMITED
@@ -389,7 +391,7 @@ class MemoryServer:
     def _recover(self, recovery: RecoveryRequest, reply: str, queue: str) -> bytes:
         record = self.record(recovery.key)
         if record is None:
-            is_sure = recovery.epoch == self.epoch and not self.is_marked(recovery.key)
+            is_sure = recovery.epoch == self.epoch and not self.has_mark(recovery.key)
             return UNCLAIMED if is_sure else MISSING
         if record.state == "settled":
             return record.outcome
@@ -577,6 +579,8 @@ class MemoryServer:
         self.finish(record, closing.nonce, closing.keep, body, "")
         if record.anew_at is None:
             self.mark_ended(closing.key)
+        elif closing.leaves_mark:  # negative: refused for a time
+            self.marks[closing.key] = self._began - record.anew_at
         return body
 
     def _others_wait(self, record: Record, reply: str, end: CloseReason) -> bool:
@@ -613,14 +617,29 @@ class MemoryServer:
             if reply != except_reply:
                 self.put(reply, body)
 
-    def is_marked(self, key: str, *, may_share: bool = False) -> bool:
-        """Whether a call was claimed and may not run twice, ended before that, or shares a run.
+    def is_marked(
+        self, key: str, *, may_share: bool = False, asked_at: float | None = None
+    ) -> bool:
+        """Whether a call that was asked for at `asked_at` (fleet time), or now, may not run.
 
+        It was claimed and may not run twice, ended later than it was asked for, or shares a run.
         `may_share`: the last does not count.
         """
         now = time.monotonic()
-        is_shared = not may_share and self.shared_until.get(key, 0.0) > now
-        return is_shared or self.marks.get(key, 0.0) > now
+        if not may_share and self.shared_until.get(key, 0.0) > now:
+            return True
+        asked = now if asked_at is None else asked_at - self._began
+        ends = self.marks.get(key, -math.inf)
+        if asked_at is None or ends == -math.inf:
+            return ends > asked
+        if abs(ends) > asked:
+            return True
+        del self.marks[key]
+        return False
+
+    def has_mark(self, key: str) -> bool:
+        """Whether a call has any mark, also one that a later request may remove."""
+        return key in self.marks or self.is_marked(key)
 
     def note_shared(self, key: str, keep: float) -> None:
         """Note for `keep` seconds that a call shares a run."""

@@ -100,6 +100,7 @@ class RedisLedger:
             self._names.cancel(""),
             self._names.ran_prefix,
             end.value,
+            self._marks_ms,
         ]
         for closing in closings:
             arguments += (

@@ -110,6 +110,7 @@ class Refusals:
             doubtful=doubtful,
             cancel=b"",
             unsent=not again,
+            leaves_mark=False,
         )
 
     def _rejected(self, closing: Closing, answer: LedgerAnswer | None) -> RecordedRejection:
@@ -186,7 +187,7 @@ class Refusals:
             key=pending.key,
             nonce=new_nonce(),
             epoch=pending.epoch or pending.accepted_in,
-            keep=self._keep if pending.is_unsent else pending.keep,
+            keep=self._keep if pending.is_unsent and not pending.in_background else pending.keep,
             unclaimed=self._envelope.encode_settled(pending.key, outcome),
             claimed=doubtful,
             doubtful=doubtful,

@@ -11,7 +11,6 @@ from tests.waiting import eventually
 from toolpool import AskApproval, Deny, Dispatcher, Hooks, ToolResult, tool
 from toolpool.contract.errors import ServerUnavailable
 from toolpool.contract.outcome import Code, Executed
-from toolpool.dispatcher import ordered_turns
 from toolpool.dispatcher.transports.memory import MemoryTransport
 
 
@@ -357,12 +356,12 @@ async def _refused_elsewhere(other: Dispatcher, call: Any) -> ToolResult:
         full = other.dispatch(one("look", text=f"{number}"), session="s", turn=f"full{number}")
         asyncio.ensure_future(full)  # noqa: RUF006 - the dispatcher ends it
         await eventually(lambda: other.in_flight() == number + 1, "no room is left")  # noqa: B023
-    ahead = {"id": "0", "name": "no_such_tool", "input": {}}
-    _, refused = await other.dispatch([ahead, call], session="s", turn="t")
+    _, refused = await other.dispatch([NO_TOOL, call], session="s", turn="t")
     assert (refused.code, refused.executed) == (Code.OVERLOADED, Executed.NO)
     return refused
 
 
+NO_TOOL = {"id": "0", "name": "no_such_tool", "input": {}}
 NO_ROOM = {"in_flight_per_session": 1, "waiting_per_session": 1}
 
 
@@ -381,17 +380,22 @@ async def test_a_call_that_waits_in_its_turn_is_not_sent_once_another_refused_it
     assert "a" not in tools.ran
 
 
+@pytest.mark.parametrize("how", ["for a time", "for good"])
 async def test_a_refusal_that_is_forgotten_while_a_call_waits_in_its_turn_is_remembered(
-    monkeypatch: pytest.MonkeyPatch,
+    how: str,
 ) -> None:
-    monkeypatch.setattr(ordered_turns, "_LOOK_SECONDS", 0.05)
     tools = Tools()
-    async with alone(tools.all) as owner, second(owner, **NO_ROOM) as other:
+    deny = None if how == "for a time" else Hooks(before_call=lambda _: Deny("not here"))
+    room = NO_ROOM if how == "for a time" else {}
+    async with alone(tools.all) as owner, second(owner, deny, **room) as other:
         asking = asyncio.ensure_future(owner.dispatch(TURN, session="s", turn="t"))
         await eventually(lambda: tools.gate.came, "the first runs")
         before = set(owner._server.records)
-        await _refused_elsewhere(other, TURN[1])
-        await eventually(lambda: any(turn.known for turn in owner._turns.running), "it is seen")
+        if how == "for a time":
+            await _refused_elsewhere(other, TURN[1])
+        else:
+            _, denied = await other.dispatch([NO_TOOL, TURN[1]], session="s", turn="t")
+            assert (denied.code, denied.executed) == (Code.DENIED, Executed.NO)
         for key in owner._server.records.keys() - before:
             del owner._server.records[key]
         tools.gate.open()

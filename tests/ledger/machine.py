@@ -242,10 +242,11 @@ class LedgerMachine(RuleBasedStateMachine):
         record = self.model.records.get(key)
         if record is None or record.outcome is None:
             return
-        self.real.end_record(key, is_marked := self.model.marks.get(key, False))
+        is_over = self.model.marks.get(key) == "ended"
+        self.real.end_record(key, is_over)
         del self.model.records[key]
-        if is_marked:
-            del self.model.marks[key]
+        if is_over:
+            self.model.marks[key] = "over"
         self.histories[key].outcome = None
         if record.rerun:  # nothing of it is remembered, and asking again begins anew
             self.histories[key].starts_here = 0

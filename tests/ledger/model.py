@@ -79,8 +79,11 @@ class Model:
 
     epoch: str
     records: dict[str, Record] = field(default_factory=dict)
-    marks: dict[str, bool] = field(default_factory=dict)
-    """What was claimed and may not run twice, or ended unclaimed. True: as long as its record."""
+    marks: dict[str, str] = field(default_factory=dict)
+    """Calls that were claimed and may not run twice (`ran`), or ended unclaimed (`ended`).
+
+    `over`: the record of the latter is gone; it no longer stops who asks later.
+    """
     alive: set[str] = field(default_factory=set)
     """Dispatchers that hold a lease."""
     sent: Sent = field(default_factory=lambda: defaultdict(list))
@@ -105,8 +108,8 @@ class Model:
         is_new = False
         for key in keys:
             record = self._asked_anew(key, later)
-            if record is None and (approved or key in self.marks or (again and not rerun)):
-                self.marks[key] = False
+            if record is None and (approved or self._stops(key, later) or (again and not rerun)):
+                self.marks[key] = "ran"
                 answers.append(b"ran")
             elif record is None:
                 self.records[key] = Record(self.epoch, nonce, rerun, over, [reply])
@@ -153,8 +156,8 @@ class Model:
     ) -> tuple[str, str, str]:
         """The answer, and the state and approval of the record."""
         record = self._asked_anew(key, later=True)
-        if record is None and (key in self.marks or (again and not rerun)):
-            self.marks[key] = False
+        if record is None and (self._stops(key, later=True) or (again and not rerun)):
+            self.marks[key] = "ran"
             return "ran", "", ""
         if record is None:
             record = self.records[key] = Record(self.epoch, nonce, rerun, True, [reply])
@@ -182,9 +185,9 @@ class Model:
         for asker in record.askers:
             self.sent[asker].append(bodies["notice"])
         if not approved:
-            is_sure = record.epoch == self.epoch and key not in self.marks
+            is_sure = record.epoch == self.epoch and not self._is_marked(key)
             self._end(record, nonce, bodies["no" if is_sure else "unknown"])
-            self.marks.setdefault(key, True)
+            self._mark_ended(key)
         return ""
 
     def confirm(self, key: str) -> str:
@@ -235,13 +238,13 @@ class Model:
         record.claimed, record.worker = nonce, worker
         record.claims += 1
         if not record.rerun:
-            self.marks[key] = False
+            self.marks[key] = "ran"
         return "won"
 
     def renew(self, key: str, attempt: int, nonce: str, worker: str, rerun: bool) -> str:
         record = self.records.get(key)
         if not rerun:
-            self.marks[key] = False
+            self.marks[key] = "ran"
         if record is None:
             return "absent"
         if record.outcome is not None:
@@ -280,14 +283,16 @@ class Model:
         if record is None and end is CloseReason.UNSTARTED:
             return b"missing"
         if record is None:
-            is_sure = unsent and epoch == self.epoch and key not in self.marks
+            is_sure = unsent and epoch == self.epoch and not self._is_marked(key)
             record = self.records[key] = Record(self.epoch, "", False, False, [])
             refusals = (CloseReason.REFUSED, CloseReason.REJECTED)
             record.never_sent = is_sure and end in refusals
             record.anew = is_sure and end is CloseReason.REFUSED and anew
             self._end(record, nonce, bodies["no" if is_sure else "unknown"])
             if not record.anew:
-                self.marks.setdefault(key, True)
+                self._mark_ended(key)
+            else:  # it stops who has asked before
+                self.marks[key] = "over"
             return bodies["no" if is_sure else "unknown"]
         if record.outcome is not None:
             return self._close_settled(key, record, nonce, end, bodies)
@@ -309,12 +314,14 @@ class Model:
         if record.claimed:
             self.sent[f"cancel:{record.worker}"].append(bodies["cancel"])
             body = bodies["timeout"]
-        elif record.claims == 0 and record.epoch == self.epoch == epoch and key not in self.marks:
+        elif (
+            record.claims == 0 and record.epoch == self.epoch == epoch and not self._is_marked(key)
+        ):
             body = bodies["no"]
         else:
             body = bodies["unknown"]
         self._end(record, nonce, body, but=reply)
-        self.marks.setdefault(key, True)
+        self._mark_ended(key)
         return body
 
     def _close_settled(
@@ -322,11 +329,11 @@ class Model:
     ) -> bytes:
         assert record.outcome is not None
         if end in (CloseReason.CANCEL, CloseReason.REJECTED) and record.anew:
-            is_sure = record.epoch == self.epoch and key not in self.marks
+            is_sure = record.epoch == self.epoch and not self._is_marked(key)
             record.anew, record.approval = False, "cancelled" if record.approval else ""
             body = bodies["no" if is_sure else "unknown"]
             self._end(record, nonce, body, is_told=False)
-            self.marks.setdefault(key, True)
+            self._mark_ended(key)
         return record.outcome
 
     def hand_over(self, key: str) -> None:
@@ -369,11 +376,11 @@ class Model:
         if approval:
             record.approval = approval
             record.anew = end is CloseReason.REFUSED and anew
-            is_sure = record.epoch == self.epoch and key not in self.marks
+            is_sure = record.epoch == self.epoch and not self._is_marked(key)
             body = bodies["no" if is_sure else "unknown"]
             self._end(record, nonce, body, but=reply, is_told=approval != "approved")
             if approval != "approved":
-                self.marks.setdefault(key, True)
+                self._mark_ended(key)
             return body
         if is_late or end is CloseReason.LEAVE:
             record.askers = others
@@ -444,6 +451,19 @@ class Model:
         for asker in record.askers:
             self.sent[asker].append(notice)
         return "released"
+
+    def _is_marked(self, key: str) -> bool:
+        return self.marks.get(key, "over") != "over"
+
+    def _mark_ended(self, key: str) -> None:
+        if not self._is_marked(key):
+            self.marks[key] = "ended"
+
+    def _stops(self, key: str, later: bool) -> bool:
+        """Whether a mark stops a request. The first one after its time removes it."""
+        if later and self.marks.get(key) == "over":
+            del self.marks[key]
+        return key in self.marks
 
     def _may_go(self, record: Record) -> bool:
         return record.rerun or self.epoch in (record.epoch, record.goes_on)

@@ -321,8 +321,10 @@ class RealRedis(Real):
         self._sync.restore(NAMES.call(key), int(KEPT * 1000), self._copies[key], replace=True)
 
     def end_record(self, key: str, is_marked: bool) -> None:
-        """The record's time is over, and that of its mark if it ends with it."""
-        self._sync.delete(NAMES.call(key), *[NAMES.ran(key)][:is_marked])
+        """The record's time is over, and that of its mark if it `is_marked` as ended."""
+        self._sync.delete(NAMES.call(key))
+        if is_marked:
+            self._sync.set(NAMES.ran(key), "1", px=int(KEPT * 1000))
 
     def hand_over(self, key: str) -> None:
         """Give the call a handle."""
@@ -421,7 +423,7 @@ class RealMemory(Real):
         """See `RealRedis`."""
         self._server.records.pop(key, None)
         if is_marked:
-            del self._server.marks[key]
+            self._server.marks[key] = time.monotonic()
 
     def hand_over(self, key: str) -> None:
         """See `RealRedis`."""

@@ -10,7 +10,8 @@
 --   read     epoch in which the caller knows that the call was not sent ('' = unknown)
 --            -> epoch, '', the record
 --   decide   state, decision, new expiry of the approval in ms, nonce, notice to dispatchers, outcome
---            if it cannot have run, outcome if it may have run ('' = it is approved), key, prefix of marks
+--            if it cannot have run, outcome if it may have run ('' = it is approved), key, prefix of marks,
+--            ms a mark is kept
 --            -> 'done', or its current state
 --   approved reply stream, ms until the next check, prefix of records -> keys of calls to continue
 --   decline  reply stream, key: the caller does not send the call, so another dispatcher may
@@ -91,7 +92,7 @@ elseif what == 'decide' then
   else
     local is_sure = r[4] == epoch and not is_marked(ARGV[12], key)
     settle(key, nonce, kept_ms, nil, is_sure and no or doubtful, r[5] or '', '')
-    mark_ended(ARGV[12], key)
+    mark_ended(ARGV[12], key, ARGV[13])
   end
   return {'done'}
 elseif what == 'approved' then

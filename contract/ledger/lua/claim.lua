@@ -71,7 +71,7 @@ for i = 2, records + 1 do
   elseif is_once and r[6] ~= epoch and r[8] ~= epoch then answer = 'moved'
   elseif is_once and r[7] == '1' and tonumber(r[9] or 0) > 0 then answer = 'ran'  -- it may no longer run twice
   elseif is_stale then answer = 'stale'
-  elseif (may_rerun == '2' or is_once and limits ~= '') and is_marked(marks, KEYS[i]) then answer = 'ran'
+  elseif (may_rerun == '2' or is_once and limits ~= '') and has_mark(marks, KEYS[i]) then answer = 'ran'
   elseif limits ~= '' and not may_start(KEYS[i], nonce, limits) then answer = 'limited'
   elseif is_once and not mark_first(marks, KEYS[i], mark_ms) then answer = 'ran'
   else

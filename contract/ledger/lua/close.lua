@@ -6,14 +6,14 @@
 -- KEYS: epoch, record...
 -- ARGV: epoch candidate, caller's reply stream, cancel list prefix, prefix of marks,
 --       'unstarted' or 'denied' (leave running calls alone), 'deadline', 'cancel', 'leave', 'refused' (leave
---       others' calls alone), 'unapproved' or 'used', then for each record: nonce, epoch it was opened in (if
+--       others' calls alone), 'unapproved' or 'used', ms a mark is kept, then for each record: nonce, epoch it was opened in (if
 --       not sent: accepted in), keep ms, outcome if never claimed, outcome if claimed, outcome if unknown,
 --       cancel message, 1 if the caller has not sent it, ms after which a refused call may be asked again
---       ('' = not while its record is kept), 1 if a mark prevents a start after its end
+--       ('' = not while its record is kept), 1 if a mark prevents a start for so long after its end
 -- Returns for each record its outcome, 'running <worker>', 'open', 'waiting' or 'approved' (left alone),
 -- 'others' (a living dispatcher waits for it longer: the caller is no longer notified) or 'missing'.
 local epoch = server_epoch(KEYS[1], ARGV[1])
-local reply, cancels, marks, which = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local reply, cancels, marks, which, mark_ms = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local now = certain_ms()  -- the clock may just have jumped
 
 local function without_caller(replies)
@@ -38,25 +38,27 @@ local function others_wait(key, replies, until_ms, deadline_ms, handed_over)
 end
 
 -- There is no record: create a settled one, so that the call cannot run after this answer.
-local function settle_absent(key, nonce, opened_in, keep_ms, no, doubtful, unsent, anew_ms)
+local function settle_absent(key, nonce, opened_in, keep_ms, no, doubtful, unsent, anew_ms, life_ms)
   local is_sure = unsent == '1' and opened_in == epoch and not is_marked(marks, key)
   local body = is_sure and no or doubtful
   redis.call('HSET', key, 'state', 'settled', 'epoch', epoch, 'settled_by', nonce, 'outcome', body)
-  if is_sure and which == 'refused' and anew_ms ~= '' then
-    redis.call('HSET', key, 'anew', now + anew_ms)
-  end
   redis.call('PEXPIRE', key, keep_ms)
-  if not (is_sure and which == 'refused' and anew_ms ~= '') then mark_ended(marks, key) end
+  if not (is_sure and which == 'refused' and anew_ms ~= '') then
+    mark_ended(marks, key, life_ms)
+  else
+    redis.call('HSET', key, 'anew', now + anew_ms)
+    if life_ms ~= 0 then mark_refused(marks, key, now + anew_ms) end
+  end
   return body
 end
 
 -- A call that is refused or rejected once more cannot run before this refusal's time is over.
-local function prolong(key, keep_ms)
+local function prolong(key, keep_ms, life_ms)
   if redis.call('PTTL', key) >= tonumber(keep_ms) then return end
   redis.call('PEXPIRE', key, keep_ms)
   if tonumber(redis.pcall('GET', mark_of(marks, key)) or '') then  -- its mark ends with its record
     redis.call('DEL', mark_of(marks, key))
-    mark_ended(marks, key)
+    mark_ended(marks, key, life_ms)
   end
 end
 
@@ -80,24 +82,25 @@ end
 
 local answers = {}
 for i = 2, #KEYS do
-  local at = 6 + (i - 2) * 10
+  local at = 7 + (i - 2) * 10
+  local life_ms = ARGV[at + 9] == '1' and mark_ms or 0
   local r = fields_of(KEYS[i], 'state', 'outcome', 'worker', 'epoch', 'claims', 'replies',
     'until', 'deadline', 'keep', 'anew', 'approval', 'handed_over')
   if not r[1] and which == 'unstarted' then
     answers[i - 1] = 'missing'
   elseif not r[1] then
     answers[i - 1] = settle_absent(KEYS[i], ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3],
-      ARGV[at + 5], ARGV[at + 7], ARGV[at + 8])
+      ARGV[at + 5], ARGV[at + 7], ARGV[at + 8], life_ms)
   elseif r[1] == 'settled' and (which == 'cancel' or which == 'rejected') and r[10] then  -- refused temporarily
     local is_sure = r[4] == epoch and not is_marked(marks, KEYS[i])
     local body = is_sure and ARGV[at + 3] or ARGV[at + 5]
     redis.call('HDEL', KEYS[i], 'anew')
     if r[11] then redis.call('HSET', KEYS[i], 'approval', 'cancelled') end
     settle(KEYS[i], ARGV[at], math.max(ARGV[at + 2], redis.call('PTTL', KEYS[i])), r[9], body, '')
-    mark_ended(marks, KEYS[i])
+    mark_ended(marks, KEYS[i], life_ms)
     answers[i - 1] = body
   elseif r[1] == 'settled' then
-    if (which == 'refused' or which == 'rejected') and not r[10] then prolong(KEYS[i], ARGV[at + 2]) end
+    if (which == 'refused' or which == 'rejected') and not r[10] then prolong(KEYS[i], ARGV[at + 2], life_ms) end
     answers[i - 1] = r[2]
   elseif which == 'rejected' then
     answers[i - 1] = r[1] == 'claimed' and 'running ' .. r[3] or r[1]
@@ -115,7 +118,7 @@ for i = 2, #KEYS do
       -- check the record themselves.
       local told = approval ~= 'approved' and r[6] or ''
       settle(KEYS[i], ARGV[at], math.max(ARGV[at + 2], redis.call('PTTL', KEYS[i])), r[9], body, told, reply)
-      if approval ~= 'approved' then mark_ended(marks, KEYS[i]) end
+      if approval ~= 'approved' then mark_ended(marks, KEYS[i], life_ms) end
       answers[i - 1] = body
     elseif which == 'leave' or which == 'deadline' and r[1] == 'approved' then
       answers[i - 1] = 'others'
@@ -144,7 +147,7 @@ for i = 2, #KEYS do
     local is_for_now = which == 'denied' and body == ARGV[at + 3] and ARGV[at + 8] ~= ''
     if is_for_now then redis.call('HSET', KEYS[i], 'anew', now + ARGV[at + 8]) end
     settle(KEYS[i], ARGV[at], ARGV[at + 2], r[9], body, is_for_now and '' or r[6], reply)
-    if ARGV[at + 9] == '1' and not is_for_now then mark_ended(marks, KEYS[i]) end
+    if ARGV[at + 9] == '1' and not is_for_now then mark_ended(marks, KEYS[i], life_ms) end
     answers[i - 1] = body
   end
 end

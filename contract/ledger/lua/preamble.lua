@@ -16,8 +16,10 @@
 --   asker    reply stream of the dispatcher that continues it   told   1 once its end was notified
 --
 -- A call that may not run twice leaves a mark `ran:<key>` when it is claimed, which outlives the record by far.
--- If such a call, or one that needs approval, ends unclaimed, it leaves a mark that counts for as long as its
--- record is kept: its value is when that ends (ms, fleet time). A call with a mark that counts cannot be claimed.
+-- A call that ends unclaimed leaves a mark, too, whose value is when its record ends (ms, fleet time). It keeps every
+-- request from before that time from running, such as one that has waited in its turn. A later request removes it.
+-- The value is negative if the call was refused for a time: minus the ms from which it may be asked again.
+-- A call with any mark cannot be claimed, unless it may run twice and no person had to approve it.
 
 -- Added to the expiry of what must survive a clock jump. Jumps of up to an hour are tolerated.
 local SPARE_MS = 7200000
@@ -144,14 +146,19 @@ local function mark_of(prefix, key)
   return prefix .. string.sub(key, #prefix + 2)
 end
 
--- `asked_at` is the fleet time of the request, as the caller knows it: it shows that this time has passed even while
--- `certain_ms` stands still, because no process confirms the server's clock.
+-- Whether a mark keeps a call from running that was asked for at `asked_at` (fleet time, as the caller knows it), or now.
 local function is_marked(prefix, key, asked_at)
   local value = redis.pcall('GET', mark_of(prefix, key))
   if type(value) ~= 'string' then return value ~= false end
-  if math.max(certain_ms(), asked_at or 0) < (tonumber(value) or math.huge) then return true end
+  local ends = tonumber(value) or math.huge
+  if not asked_at then return certain_ms() < ends end
+  if asked_at < math.abs(ends) then return true end
   redis.call('DEL', mark_of(prefix, key))
   return false
+end
+
+local function has_mark(prefix, key)
+  return redis.call('EXISTS', mark_of(prefix, key)) == 1
 end
 
 -- The mark of a call that shares a run. If it may run twice, its own record may still be opened.
@@ -165,20 +172,24 @@ local function mark(prefix, key, ms)
   redis.call('SET', mark_of(prefix, key), '', 'PX', ms)
 end
 
--- False if the call has a mark that counts.
+-- False if the call has a mark.
 local function mark_first(prefix, key, ms)
-  if redis.call('SET', mark_of(prefix, key), '', 'PX', ms, 'NX') then return true end
-  if is_marked(prefix, key) then return false end
-  mark(prefix, key, ms)
-  return true
+  return redis.call('SET', mark_of(prefix, key), '', 'PX', ms, 'NX') and true or false
 end
 
--- The call was settled: neither restoring its record and message without a signing key nor losing its record in a
--- jump of the server's clock must run it.
-local function mark_ended(prefix, key)
+-- The call was settled: neither an earlier request, nor restoring its record and message without a signing key, nor
+-- losing its record in a jump of the server's clock must run it.
+local function mark_ended(prefix, key, ms)
   if is_marked(prefix, key) and not is_noted_as_shared(prefix, key) then return end
   local left = redis.call('PTTL', key)
-  redis.call('SET', mark_of(prefix, key), string.format('%.0f', now_ms() + left), 'PX', left + SPARE_MS)
+  redis.call('SET', mark_of(prefix, key), string.format('%.0f', now_ms() + left), 'PX', math.max(left + SPARE_MS, ms))
+end
+
+-- Refusals for a time may be many, so their marks are kept for less long.
+local REFUSED_MS = 900000
+
+local function mark_refused(prefix, key, ends)
+  redis.call('SET', mark_of(prefix, key), string.format('-%.0f', ends), 'PX', REFUSED_MS)
 end
 
 -- Records name the stream and may be foreign: a key of another prefix is never deleted.

@@ -22,7 +22,7 @@ for i = 3, #KEYS do
   local answer
   if r[1] and r[1] ~= 'settled' then r[8] = attach(KEYS[i], r[8], reply) end
   if not r[1] then
-    local is_sure = ARGV[at + 9] == epoch and not is_marked(marks, KEYS[i])
+    local is_sure = ARGV[at + 9] == epoch and not has_mark(marks, KEYS[i])
     answer = is_sure and 'unclaimed' or 'missing'
   elseif r[1] == 'settled' then
     answer = r[6]
