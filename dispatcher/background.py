@@ -19,7 +19,6 @@ from toolpool.contract.envelope import BackgroundCall, Settled, StoredOutput
 from toolpool.contract.errors import MessageRejected, ServerError
 from toolpool.contract.ledger.lua_scripts import growing_pauses
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
-from toolpool.contract.redis_keys import retry_key, root_of
 from toolpool.contract.result import State, ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.admission.catalog import Catalog
@@ -29,6 +28,7 @@ from toolpool.dispatcher.admission.task_tools import (
     SPECS,
 )
 from toolpool.dispatcher.approval_waits import ApprovalWaits
+from toolpool.dispatcher.calls import pending_factory
 from toolpool.dispatcher.calls.in_flight import InFlightCalls
 from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.calls.services import Services
@@ -340,10 +340,7 @@ class Background:
 
     async def _recorded(self, calls: Sequence[BackgroundCall]) -> list[str | None]:
         """The state of each call, by the record of its last retry; `ok` if it succeeded."""
-        keys = [
-            [retry_key(root_of(c.message.key), n) for n in range(c.message.retries + 1)]
-            for c in calls
-        ]
+        keys = list(map(pending_factory.record_keys, calls))
         found = iter(await self._transport.states([key for tries in keys for key in tries]))
         last: list[tuple[str, str | None]] = []
         for tries in keys:

@@ -20,6 +20,8 @@ LONGEST_HOLD_SECONDS = 3_600.0
 """An unstarted call that claims to hold its place for longer is ignored."""
 TOLD_SECONDS = 60.0
 """How much longer a start counts whose worker does not report its time."""
+ENTERED_WITHIN_SECONDS = TOLD_SECONDS - 5.0
+"""How long after its claim a call under a limit may enter its tool."""
 
 
 def start_of(key: str, nonce: str, worker: str = "") -> str:
@@ -78,8 +80,8 @@ class RateLedger(Protocol):
     ) -> list[RateVerdict]:
         """Free places, then assign places in the order of the requests.
 
-        `now` is the server's time. Answers for each that asks. Raises `ServerUnavailable` past
-        `give_up_at` (monotonic).
+        `now` is the server's time as the caller knows it. Answers for each that asks. Raises
+        `ServerUnavailable` past `give_up_at` (monotonic).
         """
         ...
 
@@ -103,7 +105,7 @@ class RedisRates:
         """Free places, then assign places in the order of the requests."""
         limits = _limits_of(notes, asks)
         places = {limit: str(place) for place, limit in enumerate(limits, 1)}
-        keys = [self._names.rate(limit.name) for limit in limits]
+        keys = [self._names.epoch, *(self._names.rate(limit.name) for limit in limits)]
         keys += (self._names.call(ask.record) for ask in asks)
         arguments: list[str | bytes | int] = [
             len(limits),

@@ -404,7 +404,7 @@ class InFlightCalls(Calls):
         A call that is not wanted is only to be cancelled, and is not sent again. Raises what the
         transport raises if the ledger cannot be read.
         """
-        states = await self._transport.states(pending_factory.record_keys(found, spec))
+        states = await self._transport.states(pending_factory.record_keys(found))
         root = root_of(found.message.key)
         if (known := self._open.get(root)) is not None:  # opened meanwhile by a concurrent request
             return known

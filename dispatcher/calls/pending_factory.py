@@ -232,10 +232,14 @@ def turn_of(request: ApprovalRequest) -> TurnOptions:
     )
 
 
-def record_keys(found: BackgroundCall, spec: ToolSpec) -> list[str]:
-    """The possible record keys of another dispatcher's call: its own and those of its retries."""
-    root = root_of(found.message.key)
-    return [retry_key(root, number) for number in range(spec.retries + 1)]
+def record_keys(found: BackgroundCall) -> list[str]:
+    """The possible record keys of a call with a handle: its own and those of its retries.
+
+    Their number is that of the release that the call was dispatched under.
+    """
+    message = found.message
+    retries = retry_of(message.key) + message.retries
+    return [retry_key(root_of(message.key), number) for number in range(retries + 1)]
 
 
 def adopted(
@@ -255,11 +259,9 @@ def adopted(
     now = time.monotonic()
     deadline = now + max(0.0, found.deadline - server_now)
     last = max((n for n, state in enumerate(states) if state is not None), default=0)
-    message = msgspec.structs.replace(
-        found.message,
-        key=record_keys(found, spec)[last],
-        retries=spec.retries - last if spec.rerunnable else 0,
-    )
+    keys = record_keys(found)
+    retries = len(keys) - 1 - last
+    message = msgspec.structs.replace(found.message, key=keys[last], retries=retries)
     start_by = now + found.started_at + settings.queue_timeout - server_now
     may_still_start = states[last] is None and start_by > now
     return Pending(

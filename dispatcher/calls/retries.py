@@ -34,8 +34,8 @@ def pause_before(
 
     `time_left` is until the last moment that still leaves room for a reply.
     """
-    spec = pending.spec
-    if outcome.ok or pending.retries >= spec.retries or not spec.rerunnable:
+    message = pending.message  # a later release may declare other retries
+    if outcome.ok or not message.retries or not message.rerunnable:
         return None
     if outcome.code is None or outcome.code in _NEVER_RETRIED:
         return None
@@ -43,7 +43,7 @@ def pause_before(
         return None
     if outcome.code is Code.REPORTED and missing_secret_in(outcome.details):
         return None  # it waits for a person
-    if not is_retryable(outcome.code, outcome.executed, spec):
+    if not is_retryable(outcome.code, outcome.executed, pending.spec):
         return None
     pause = min(first_pause * 2**pending.retries, _LONGEST_PAUSE_SECONDS)
     pause *= random.uniform(0.5, 1.5)  # noqa: S311 - jitter

@@ -4,6 +4,7 @@ import asyncio
 import time
 from typing import Any
 
+import msgspec
 import pytest
 import redis.asyncio
 
@@ -11,11 +12,13 @@ from tests.integration.fleet import call
 from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
 from toolpool import Dispatcher, ServerUnavailable, tool
+from toolpool.contract.envelope import CatalogEntry
 from toolpool.contract.ledger.lua_scripts import LuaScript, LuaScripts
 from toolpool.contract.ledger.protocols import Claim, Opening, Settlement
 from toolpool.contract.ledger.redis_ledger import RedisLedger
-from toolpool.contract.outcome import Code
+from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.redis_keys import RedisKeys
+from toolpool.contract.spec import sealed
 
 
 async def state_of(dispatcher: Any, session: str) -> str:
@@ -298,3 +301,67 @@ async def test_a_cancel_through_another_dispatcher_is_repeated_after_an_outage(
         assert first.in_flight() == 1
         monkeypatch.setattr(other._background._transport, "handle", find)
         await eventually(lambda: first.in_flight() == 0, "the call is cancelled")
+
+
+@pytest.mark.parametrize("is_removed", [False, True], ids=["without retries", "removed"])
+async def test_a_handle_is_followed_by_the_release_that_its_call_was_dispatched_under(
+    is_removed: bool,
+) -> None:
+    """A later release of the tool declares no retries, or is without the tool."""
+    gate, starts = Gate(), []
+
+    @tool(effects="read", retries=1)
+    async def flaky() -> str:
+        """Fail once."""
+        starts.append("start")
+        await gate.wait("flaky")
+        if len(starts) == 1:
+            raise ConnectionError("not yet")
+        return "good"
+
+    @tool
+    async def other_tool() -> None:
+        """Stay in the catalog."""
+
+    async with alone([flaky, other_tool]) as dispatcher:
+        server = dispatcher._server
+        turn = dispatcher.dispatch(call("flaky"), session="s", wait=0.01)
+        handle = str((await turn)[0].handle)
+        if is_removed:
+            del server.catalog["flaky"]
+        else:
+            spec = sealed(msgspec.structs.replace(flaky.spec, retries=0))
+            entry = CatalogEntry(spec=spec, published_at=server.time() + 1, version="2")
+            server.catalog["flaky"] = dispatcher._background._envelope.encode(entry)
+        async with second(dispatcher) as other:
+            assert await other.task_result(handle, session="s") is None
+            gate.open()
+            result = await other.task_result(handle, session="s", wait=10.0)
+            assert result is not None
+            assert (result.data, result.attempts, len(starts)) == ("good", 2, 2)
+
+
+async def test_a_refused_call_is_not_run_because_its_handle_is_asked_for() -> None:
+    """Its refusal is kept as long as its handle, not for the 40 s of other refusals."""
+    gate, starts = Gate(), []
+
+    @tool(effects="read", concurrency=1, concurrency_scope="fleet", background=True)
+    async def work(name: str) -> str:
+        """Work."""
+        starts.append(name)
+        await gate.wait(name)
+        return name
+
+    async with alone([work], background_wait=0.02) as dispatcher, second(dispatcher) as other:
+        await dispatcher.dispatch(call("work", name="first"), session="s")
+        handle = str((await dispatcher.dispatch(call("work", name="b"), session="s"))[0].handle)
+        await dispatcher.deny("work", reason="broken")
+        await eventually(lambda: dispatcher.in_flight() < 2, "it is refused")
+        await dispatcher.allow("work")
+        for record in dispatcher._server.records.values():  # a minute later
+            record.gone_at -= 60.0
+        gate.open()
+        result = await other.task_result(handle, session="s", wait=2.0)
+        assert result is not None
+        assert (result.code, result.executed) == (Code.DENIED, Executed.NO)
+    assert starts == ["first"]

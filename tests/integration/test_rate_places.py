@@ -222,3 +222,37 @@ def test_a_place_comes_free_by_itself(redis_url: str) -> None:
             time.sleep(_PAST_SECONDS)
     assert real._sync.pttl(NAMES.rate("one")) > 0, "nor does its key stay for ever"
     real.stop()
+
+
+def test_a_process_with_a_shorter_window_forgets_no_start_under_a_longer_one(
+    redis_url: str,
+) -> None:
+    """Such as a dispatcher of an earlier release."""
+    real = RealRedis(redis_url)
+    redis = RedisRates(real._steps, NAMES, queue_timeout=30.0)
+    ours, theirs = (Limit("one", Rate(1, unit), "") for unit in ("day", "s"))
+
+    def may_go(member: str, limit: Limit) -> bool:
+        asked = [RateRequest(member, member, 1.0, (limit,))]
+        until = time.monotonic() + 10.0
+        (answer,) = real.run(redis.take([], asked, now=time.time(), give_up_at=until))
+        return bool(answer.may_go)
+
+    assert [may_go("a", ours), may_go("b", theirs), may_go("c", ours)] == [True, False, False]
+    real.stop()
+
+
+@pytest.mark.parametrize("error", [-1.5, 1.5])
+def test_a_process_whose_clock_is_a_little_off_counts_by_the_same_clock_as_the_others(
+    redis_url: str, error: float
+) -> None:
+    """Such as a worker to which answers of the server take longer than its requests."""
+    real = RealRedis(redis_url)
+    redis = RedisRates(real._steps, NAMES, queue_timeout=30.0)
+    limit = Limit("one", Rate(1, "s"), "")
+    until = time.monotonic() + 10.0
+    started = RateRelease("a#n", (limit,), started=True)
+    real.run(redis.take([started], [], now=time.time() + error, give_up_at=until))
+    ((_, ends_ms),) = real._sync.zrange(NAMES.rate("one"), 0, -1, withscores=True)
+    assert abs(ends_ms / 1000 - 1.0 - time.time()) < 1.0
+    real.stop()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -36,6 +37,7 @@ from toolpool.workers.tool_loading import Catalog
 
 log = logs.logger("call_runner")
 
+_NOT_ENTERED = failure(Code.EXPIRED, "", Executed.NO)
 _REPLY_MARGIN_SECONDS = 0.25
 """A run ends this long before the caller's deadline, so that its outcome still arrives."""
 
@@ -57,6 +59,7 @@ class _RunParameters:
     on_silence: Callable[[], None]
     on_begin: Callable[[], None]
     on_entered: Callable[[], None] | None
+    enter_by: float
     switches: tuple[Switch, ...]
 
 
@@ -92,8 +95,12 @@ class CallRunner:
         on_entered: Callable[[], None] | None = None,
         *,
         tenant: str,
+        enter_by: float = math.inf,
     ) -> RunResult:
         """Run the claimed `call` within its timeout and the `time_left` to its deadline.
+
+        The tool is not entered after `enter_by` (monotonic clock): its place under a limit may then
+        be gone.
 
         These are called on the event loop: `report_progress`; `on_begin` when the tool is entered,
         or sent to a child process, `on_entered` when it is entered in any case;
@@ -112,7 +119,7 @@ class CallRunner:
                 left = ends_at - time.monotonic()
                 switches = self._gate.switches_on_arguments(call, tenant)
                 parameters = _RunParameters(
-                    secrets, report_progress, on_silence, on_begin, on_entered, switches
+                    secrets, report_progress, on_silence, on_begin, on_entered, enter_by, switches
                 )
                 done = await self._run(tool, call, left, parameters)
         outcome = self.outcomes.signed(done.completion.outcome, call, time.monotonic() - began)
@@ -133,16 +140,16 @@ class CallRunner:
     async def _run(
         self, tool: Tool, call: CallMessage, left: float, parameters: "_RunParameters"
     ) -> RunResult:
-        if left <= 0:
-            return RunResult(Completion(failure(Code.EXPIRED, "", Executed.NO)))
+        if left <= 0 or time.monotonic() > parameters.enter_by:
+            return RunResult(Completion(_NOT_ENTERED))
         if tool.spec.run_in is RunIn.PROCESS:
             return RunResult(await self._run_in_child(tool, call, left, parameters))
         parameters.on_begin()
-        if parameters.on_entered is not None:
-            parameters.on_entered()
         seconds = min(call.timeout, left)
         if tool.spec.run_in is RunIn.THREAD:
             return await self._run_in_thread(tool, call, seconds, parameters)
+        if parameters.on_entered is not None:
+            parameters.on_entered()
         gate = _gate(parameters.report_progress)
         life = RunTimeout(seconds, tool.spec.silence, parameters.on_silence)
         is_injected = tool.signature.injected
@@ -179,7 +186,7 @@ class CallRunner:
             secrets=dict(parameters.secrets) or None,
             verdict=call.verdict,
             switches=parameters.switches,
-            tells_entry=parameters.on_entered is not None,
+            enter_by=parameters.enter_by if parameters.on_entered is not None else None,
         )
         return await self._children.run(
             run,
@@ -202,8 +209,14 @@ class CallRunner:
         context = _context(call, seconds, gate, life, parameters.secrets, stopped.is_set)
         invocation = self._invocation(tool, call, context, parameters)
 
-        def work() -> None:
-            completion = invoke(invocation)
+        def work() -> None:  # it may begin late, if the machine is busy
+            if time.monotonic() > parameters.enter_by:
+                completion = Completion(_NOT_ENTERED)
+            else:
+                if parameters.on_entered is not None:
+                    with contextlib.suppress(RuntimeError):
+                        loop.call_soon_threadsafe(parameters.on_entered)
+                completion = invoke(invocation)
             forks.end_stray()
             gate.close()
             with contextlib.suppress(RuntimeError):  # the loop ended before this thread did

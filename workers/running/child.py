@@ -160,8 +160,10 @@ class _Server:
         if tool is None:
             reason = "the tool is not loaded in this process"
             return self._done(frame, Completion(failure(Code.INTERNAL, reason, Executed.NO)))
+        if frame.enter_by is not None and time.monotonic() > frame.enter_by:
+            return self._done(frame, Completion(failure(Code.EXPIRED, "", Executed.NO)))
         self._worker.begin(frame.run)
-        if frame.tells_entry:
+        if frame.enter_by is not None:
             self._worker.send_for_run(frames.Entered(pid=self._worker.pid, run=frame.run))
         context = self._context(frame) if tool.signature.injected else None
         redaction = context.redaction if context is not None else NOTHING

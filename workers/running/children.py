@@ -78,7 +78,7 @@ class ChildPool:
         """Run one call in a child, for `run.timeout` from its begin and `within` seconds in all.
 
         It begins when it is sent to a ready child; `on_begin` is then called on the event loop, and
-        `on_entered` when the child enters the tool, if `run.tells_entry`.
+        `on_entered` when the child enters the tool, if `run.enter_by` is set.
         Raises only CancelledError, and only if the tool may have been entered.
         """
         ends_at = asyncio.get_running_loop().time() + within

@@ -33,11 +33,11 @@ class Delivery:
 class ClaimedCall:
     """A claimed call in a slot for `run_in`. Times are on the monotonic clock.
 
-    `overdue_at` is when the call is answered even if its tool cannot be stopped; `answered` says
-    that it was. `stop_requested_at` is when it was first told to stop; `has_ended` says that its
-    outcome is known. `begun_at` is when its tool was entered, or it was sent to a child process;
-    `has_entered` says that the tool was. A call that was `given_up` before it began goes to another
-    worker.
+    `enter_by` is until when a call under a limit may enter its tool. `overdue_at` is when the call
+    is answered even if its tool cannot be stopped; `answered` says that it was. `stop_requested_at`
+    is when it was first told to stop; `has_ended` says that its outcome is known. `begun_at` is
+    when its tool was entered, or it was sent to a child process; `has_entered` says that the tool
+    was. A call that was `given_up` before it began goes to another worker.
     """
 
     run_in: RunIn
@@ -46,6 +46,7 @@ class ClaimedCall:
     claim_nonce: str
     limits: tuple[Limit, ...]
     deadline: float
+    enter_by: float
     overdue_at: float
     task: asyncio.Task[None] | None = None
     is_under_way: bool = False

@@ -1,6 +1,7 @@
 """Runs claimed calls on one event loop: slot, claim, run, outcome."""
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -22,6 +23,7 @@ from toolpool.contract.ledger.protocols import (
     ClaimRenewal,
     WorkerLedger,
 )
+from toolpool.contract.ledger.rate_counters import ENTERED_WITHIN_SECONDS
 from toolpool.contract.outcome import Executed, Outcome
 from toolpool.contract.rates import Limit
 from toolpool.contract.spec import RunIn
@@ -331,7 +333,8 @@ class Executor:
                 if time_left is None:
                     self._not_run(run_in, claim)
                 else:
-                    self._start(run_in, call, delivery, claim, time_left)
+                    enter_by = asked_at + ENTERED_WITHIN_SECONDS if claim.limits else math.inf
+                    self._start(run_in, call, delivery, claim, time_left, enter_by)
                 delivery.decided()
             if chosen := stale:
                 await self._gate.follow_switches()
@@ -418,7 +421,13 @@ class Executor:
         return None
 
     def _start(
-        self, run_in: RunIn, call: CallMessage, delivery: Delivery, claim: Claim, time_left: float
+        self,
+        run_in: RunIn,
+        call: CallMessage,
+        delivery: Delivery,
+        claim: Claim,
+        time_left: float,
+        enter_by: float,
     ) -> None:
         self._settler.started(delivery.batch, call.key)
         now = time.monotonic()
@@ -429,6 +438,7 @@ class Executor:
             claim.nonce,
             claim.limits,
             deadline=now + time_left,
+            enter_by=enter_by,
             overdue_at=now + time_left + _OVERDUE_SECONDS,
         )
         running.task = asyncio.ensure_future(self._run(running, time_left))
@@ -485,6 +495,7 @@ class Executor:
             partial(self._fell_silent, running),
             partial(self._has_begun, running),
             partial(self._has_entered, running) if running.limits else None,
+            enter_by=running.enter_by,
             tenant=running.batch.tenant,
         )
 

@@ -41,8 +41,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     secrets: dict[str, str] | None = None
     verdict: PolicyVerdict | None = None
     switches: tuple[Switch, ...] = ()
-    tells_entry: bool = False
-    """Whether the child sends `Entered`."""
+    enter_by: float | None = None
+    """Until when the tool may be entered (monotonic clock); if set, the child sends `Entered`."""
 
     def __repr__(self) -> str:
         return f"Run(run={self.run}, tool={self.tool!r})"

@@ -1,7 +1,16 @@
 -- Places under limits, for `rate.lua` and `claim.lua`: a sorted set for each limit, scored by expiry in ms.
 -- `<call>` is held for a call that waits to be started. A started call is `<call>#<nonce>` under a limit with a
 -- window, and `<call>#<nonce>@<worker>` under a limit on running calls, until its worker reports its end.
--- Times are given by the caller in fleet time.
+-- The caller gives fleet time by its own clock, which jumps of the server's clock do not change. If both agree roughly,
+-- the server's is used: for all callers it is the same, however long their requests take.
+local ROUGHLY_MS = 2000
+local LONGEST_WINDOW_MS = 86400000
+
+local function time_of_places(told)
+  local own = now_ms()
+  return math.abs(own - told) <= ROUGHLY_MS and own or told
+end
+
 local RUNNING_KEY_MS = 604800000  -- longer than a call runs
 local UNSEEN_MS = 20000
 
@@ -27,10 +36,10 @@ local function is_under_way(set, root, member, score, at)
   return score >= 0 or -score > at and -score <= at + 2 * UNSEEN_MS
 end
 
--- Removes expired and invalid members.
+-- Removes expired and invalid members. Another process may count with another window, such as that of an earlier release.
 local function clean(set, window, longest, at)
   if window > 0 then call('ZREMRANGEBYSCORE', set, '-inf', at) end
-  call('ZREMRANGEBYSCORE', set, '(' .. string.format('%.0f', at + longest + window), '+inf')
+  call('ZREMRANGEBYSCORE', set, '(' .. string.format('%.0f', at + longest + LONGEST_WINDOW_MS), '+inf')
 end
 
 -- Frees the places that the dispatchers of ended calls did not free.

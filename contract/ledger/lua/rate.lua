@@ -1,6 +1,6 @@
 -- Places under limits, taken before a call is sent, so that a dispatcher sends no more calls than may be
 -- started. `claim.lua` counts the starts.
--- KEYS: rate:{limit}..., then the record of each call that asks
+-- KEYS: epoch, rate:{limit}..., then the record of each call that asks
 -- ARGV: how many limits, how many notes, the longest hold without a start (ms), prefix of
 --       keys, now (ms), then
 --       for each limit: 'most window_ms'
@@ -10,7 +10,8 @@
 -- expected wait, and the limit that causes it.
 -- A member has one place under a limit, so a repeated step takes nothing twice.
 local limits, notes, longest = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local root, now = ARGV[4], tonumber(ARGV[5])
+use_fleet_time(table.remove(KEYS, 1))
+local root, now = ARGV[4], time_of_places(tonumber(ARGV[5]))
 local LOOK_AGAIN_MS = 100
 local most, window, used, free, touched = {}, {}, {}, {}, {}
 

@@ -60,6 +60,7 @@ def pending(
             session=session,
             turn=None if session is None else "turn",
             rerunnable=spec.rerunnable,
+            retries=spec.retries if spec.rerunnable else 0,
         ),
         queue=RedisKeys().queue(spec.queue, spec.run_in),
         line=line,

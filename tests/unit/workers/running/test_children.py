@@ -375,7 +375,7 @@ async def test_a_frozen_child_is_not_said_to_have_entered_a_tool(one: Calls) -> 
     os.kill(pid, signal.SIGSTOP)
     run = frames.Run(
         run=next(_numbers), call_id="c", tool="echo", arguments={"text": "hi"}, timeout=20.0,
-        idempotency_key="k", tells_entry=True,
+        idempotency_key="k", enter_by=time.monotonic() + 60.0,
     )  # fmt: skip
     running = asyncio.ensure_future(
         one.pool.run(run, lambda *_: None, within=20.0, on_begin=begun.set, on_entered=entered.set)
@@ -386,3 +386,15 @@ async def test_a_frozen_child_is_not_said_to_have_entered_a_tool(one: Calls) -> 
     os.kill(pid, signal.SIGCONT)
     assert (await running).outcome.ok
     assert entered.is_set()
+
+
+async def test_a_child_that_gets_its_call_too_late_does_not_enter_the_tool(one: Calls) -> None:
+    """Its place under a rate may be gone by then."""
+    entered = asyncio.Event()
+    run = frames.Run(
+        run=next(_numbers), call_id="c", tool="echo", arguments={"text": "hi"}, timeout=20.0,
+        idempotency_key="k", enter_by=time.monotonic() - 0.001,
+    )  # fmt: skip
+    done = await one.pool.run(run, lambda *_: None, within=20.0, on_entered=entered.set)
+    assert (done.outcome.code, done.outcome.executed) == (Code.EXPIRED, Executed.NO)
+    assert not entered.is_set()
