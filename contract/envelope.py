@@ -59,7 +59,7 @@ class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     its trace headers by name (https://www.w3.org/TR/trace-context/). `approval`: the signed
     decision of the person who approved it, if approval was required. `verdict` is set if a policy
     judged the call: `arguments` are then the judged ones. `limits` are those under which its
-    dispatcher counts it.
+    dispatcher counts it. `idempotency`: what the idempotency key is derived from, if not `key`.
     """
 
     key: str
@@ -81,6 +81,7 @@ class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     approval: bytes | None = None
     verdict: PolicyVerdict | None = None
     limits: tuple[Limit, ...] = ()
+    idempotency: str = ""
     extensions: dict[str, Any] | None = None
 
 

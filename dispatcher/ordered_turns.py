@@ -69,9 +69,15 @@ class Turn:
     """A turn under way, as far as it can be cancelled."""
 
     def __init__(
-        self, calls: Sequence[ToolCall], options: TurnOptions, refusal: Outcome | None = None
+        self,
+        calls: Sequence[ToolCall],
+        options: TurnOptions,
+        refusal: Outcome | None = None,
+        first_answered: int | None = None,
     ) -> None:
         self.options = options
+        self.first_answered = first_answered
+        """The index of the first call that the host has the answer of; None if it has none."""
         self.refusal = refusal
         """Why none of its calls may be sent."""
         self._calls = calls
@@ -138,9 +144,13 @@ class OrderedTurns:
             return self._run_in_order(turn, groups, since, judged)
         self.running.discard(turn)  # no call waits for another, and all can be cancelled
         pendings: list[Pending] = []
+        answered = turn.first_answered
         for call, offer in accepted:
             judgement = judged.get(call.index)
-            pending = self._submit(call, offer.spec, turn.options, since, judgement)
+            is_behind = answered is not None and call.index > answered
+            pending = self._submit(
+                call, offer.spec, turn.options, since, judgement, is_behind=is_behind
+            )
             turn.sent[call.index] = pending
             pendings.append(pending)
         return self._await(accepted, pendings, turn.options, since)
@@ -263,12 +273,13 @@ class OrderedTurns:
         turn.passed.add(call.index)
         if (cancelled := turn.cancelled.get(call.index)) is not None:
             return cancelled
-        judgement, options = judged.get(call.index), turn.options
+        judgement, answered = judged.get(call.index), turn.first_answered
+        is_behind = is_behind or (answered is not None and call.index > answered)
         if call.index in turn.cancelled:
             judgement = Judgement(call, not_queued(Code.CANCELLED))
         elif turn.refusal is not None:
             judgement = Judgement(call, turn.refusal)
-        return self._submit(call, offer.spec, options, since, judgement, is_behind=is_behind)
+        return self._submit(call, offer.spec, turn.options, since, judgement, is_behind=is_behind)
 
     async def _end_of(self, pendings: Sequence[Pending], turn_began: float) -> str | None:
         """Wait for the end of a write that may still run; return its name if the end is unknown.

@@ -236,7 +236,9 @@ class Resume:
         waiting: Turn,
     ) -> None:
         options = waiting.options
-        noted = await self._noted(options.session_key[:_NAME_LENGTH], waiting)
+        name_of_session = options.session_key[:_NAME_LENGTH]
+        is_open = any(part.is_open for part in parts)
+        noted = await self._noted(name_of_session, waiting) if is_open else []
         notes = Notes(noted or [])
         # Without its turn, a call would be run under another key than before.
         refusal = not_queued(Code.QUEUE_UNREACHABLE) if noted is None else None
@@ -310,6 +312,12 @@ class Resume:
             return  # it goes on in a later response, and is not answered
         missing: list[ToolCall] = []
         cancelled: list[int] = []
+        answered_before = {
+            call.index
+            for each, part in zip(calls, turn, strict=True)
+            for call, placed in zip(each, part.found, strict=True)
+            if placed is not None
+        }
         for each, part in zip(calls, turn, strict=True):
             for number, call in enumerate(part.open(each), part.first_open):
                 missing.append(call)
@@ -319,7 +327,14 @@ class Resume:
         found = Response(format=format, calls=tuple(missing))
         now = time.monotonic()
         results = iter(
-            await self._pipeline.run(found, options, now, cancelled=cancelled, refusal=refusal)
+            await self._pipeline.run(
+                found,
+                options,
+                now,
+                cancelled=cancelled,
+                refusal=refusal,
+                first_answered=min(answered_before, default=None),
+            )
         )
         for each, part in zip(calls, turn, strict=True):
             answered = [next(results) for _ in part.open(each)]

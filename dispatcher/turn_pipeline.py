@@ -122,13 +122,15 @@ class TurnPipeline:
         *,
         cancelled: Collection[int] = (),
         refusal: Outcome | None = None,
+        first_answered: int | None = None,
     ) -> Coroutine[Any, Any, list[ToolResult]]:
         """A result for each call, in order; also written to the session record, if any.
 
         The first calls' deadlines count from `since`, on the monotonic clock. `cancelled` are the
         indexes of calls that were cancelled before; `refusal` is why no call may be sent.
+        `first_answered`: the index of the first call of the turn that the host has the answer of.
         """
-        turn = Turn(found.calls, options, refusal)
+        turn = Turn(found.calls, options, refusal, first_answered)
         if cancelled:
             turn.cancelled = dict.fromkeys(cancelled)
         if self._recorder is None:

@@ -17,6 +17,7 @@ from toolpool.contract.redis_keys import retry_key, retry_of, root_of
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.formats.call_ids import is_unique
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.turn_options import TurnOptions
 
@@ -36,6 +37,22 @@ def key_of(call: ToolCall, turn: TurnOptions, tenant: str, user: Any = None) -> 
     if turn.session is None or turn.id is None:
         return new_nonce()
     where = [turn.id, call.index] if not call.has_own_key else []
+    return _key_in(where, call, turn, tenant, user)
+
+
+def _idempotency_of(call: ToolCall, spec: ToolSpec, turn: TurnOptions, tenant: str) -> str:
+    """What the idempotency key of a call with a unique id is derived from; empty for others.
+
+    It names no turn: whoever resumes a conversation without its notes does not know it.
+    """
+    if not spec.injected or call.has_own_key or not is_unique(call.id):
+        return ""
+    return "" if turn.session is None else _key_in([], call, turn, tenant)
+
+
+def _key_in(
+    where: Sequence[Any], call: ToolCall, turn: TurnOptions, tenant: str, user: Any = None
+) -> str:
     sent = call.text or (call.arguments if call.as_asked is None else call.as_asked)
     whose = [] if user is None else ["user", user]
     try:
@@ -87,6 +104,7 @@ def accepted(
         rerunnable=rerunnable,
         retries=spec.retries if rerunnable else 0,
         verdict=call.verdict,
+        idempotency=_idempotency_of(call, spec, turn, settings.tenant),
     )
     return Pending(
         root=key,
@@ -127,6 +145,7 @@ def shared_by(askers: Sequence[Pending], key: str, *, keep: float) -> Pending:
             context=message.context if spec.injected else None,
             keep=keep,
             retries=max(0, spec.retries - retries),
+            idempotency="",
         ),
         queue=first.queue,
         line=first.line,

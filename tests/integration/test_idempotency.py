@@ -106,3 +106,25 @@ async def test_in_memory_it_is_the_same_in_a_retry_and_for_a_second_dispatcher(
             again = (await other.dispatch(asked, **SAME))[0]
     assert notes.read_text().split() == [first.data] * 3
     assert again.data == first.data
+
+
+async def test_a_call_with_a_unique_id_keeps_its_key_if_nothing_is_known_of_its_turn(
+    tmp_path: Path,
+) -> None:
+    """It runs again when its conversation is resumed after a loss of data."""
+    notes = tmp_path / "keys"
+    uses = {
+        "type": "tool_use",
+        "id": "toolu_01A09q90qw90lq917835lq9",
+        "name": "pay_on_the_loop",
+        "input": {"file": str(notes), "amount": 1},
+    }
+    history = [{"role": "assistant", "content": [uses]}]
+    async with alone([charging.pay_on_the_loop]) as dispatcher:
+        await dispatcher.dispatch([uses], session="s", turn="t")
+        dispatcher._server.forget()
+        dispatcher._background._transport._turns.clear()  # type: ignore[attr-defined]
+        resumed = await dispatcher.resume(history, session="s")
+    assert len(resumed) == 2
+    first, again = notes.read_text().split()
+    assert first == again

@@ -14,8 +14,10 @@ from tests.integration.conversations import (
     said,
     use,
 )
+from tests.integration.fleet import call
 from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
+from toolpool import tool
 
 MESSAGES = {
     "own ids": said(use(f"{OWN}a", "x")),
@@ -98,3 +100,42 @@ async def test_what_a_resume_answered_is_not_the_next_equal_call_s() -> None:
         again = await new.resume([ollama("x")], session="s")
     assert "aborted.cancelled" in str(first)
     assert "aborted.cancelled" not in str(again)
+
+
+async def test_a_read_after_an_answered_write_is_not_answered_by_a_result_from_before_it() -> None:
+    """The host has stored the answer of the write, and died before the one of the read."""
+    gate, reads = Gate(), []
+    gate.open()
+
+    @tool(effects="read", cache_seconds=60)
+    async def look() -> int:
+        """Look."""
+        reads.append("look")
+        return len(reads)
+
+    message = said(use(f"{OWN}a", "x"), {**use(f"{OWN}b", "x"), "name": "look", "input": {}})
+    async with alone([gated(gate, "write"), look]) as first:
+        await first.dispatch(call("look"), session="s", turn="before")
+        turn = await first.dispatch(response_of(message), session="s", turn="t")
+        assert [result.data for result in turn][1] == 2
+        [answers] = turn.messages()
+        stored = [message, {**answers, "content": answers["content"][:1]}]
+        first._server.records.clear()  # an hour later
+        await first.dispatch(call("look"), session="s", turn="elsewhere")
+        async with second(first) as other:
+            resumed = await other.resume(stored, session="s")
+    assert resumed[-1]["content"][-1]["content"] == "4", "the third began before the resume"
+
+
+async def test_a_complete_history_is_not_looked_up(caplog: pytest.LogCaptureFixture) -> None:
+    """Also if one answer stands in a place where the provider does not take it."""
+    gate = Gate()
+    gate.open()
+    message = MESSAGES["own ids"]
+    async with alone([gated(gate, "read")]) as dispatcher:
+        turn = await dispatcher.dispatch(response_of(message), session="s", turn="t")
+        [answer] = turn.messages()
+        history = [message, {"role": "user", "content": "and?"}, answer]
+        resumed = await dispatcher.resume(history, session="s")
+    assert resumed != history
+    assert "turns_not_looked_up" not in caplog.text
