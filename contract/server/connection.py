@@ -3,7 +3,7 @@
 import asyncio
 from functools import cache
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import hiredis
 import redis
@@ -79,9 +79,21 @@ def broker_url(settings: Settings) -> str:
     """
     if settings.broker_url:
         _require_broker(settings.broker_url)
-    return settings.broker_url or require_redis_url(settings).replace(
-        "unix://", "redis+socket://", 1
-    ).replace("?db=", "?virtual_host=", 1)
+        return settings.broker_url
+    url = _with_login_before_host(require_redis_url(settings))
+    return url.replace("unix://", "redis+socket://", 1).replace("?db=", "?virtual_host=", 1)
+
+
+def _with_login_before_host(url: str) -> str:
+    """The URL with the user and password of its query, as redis-py takes them, where kombu does."""
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    user, password = query.pop("username", ""), query.pop("password", "")
+    has_login = "@" in parts.netloc or not (user or password)
+    if has_login or parts.scheme in _UNIX_SCHEMES:
+        return url
+    place = f"{quote(user, safe='')}:{quote(password, safe='')}@{parts.netloc}"
+    return urlunsplit(parts._replace(netloc=place, query=urlencode(query)))
 
 
 def _require_broker(url: str) -> None:

@@ -64,7 +64,8 @@ class Test:
         self.condition = condition
         self.steps = _steps(path)
         self._missing = condition.missing
-        self._comparisons = list(_comparisons(condition))
+        self._comparisons = list(_comparisons(condition, in_any_order=True))
+        self._for_all = list(_comparisons(condition, in_any_order=False))
         if not self._comparisons and condition.missing is None:
             raise ValueError(
                 f"the condition on {path!r} has no comparison: give it equals, differs_from, "
@@ -100,22 +101,24 @@ class Test:
     def holds(self, value: Any, *, for_all: bool) -> bool:
         """Whether it holds for all values at the path (`for_all`), or else for any.
 
-        Raises `RuleFailed`.
+        A list may stand for a set. So `for_all`, as a rule that allows asks, a list is equal only
+        in the same order, and else in any order. Raises `RuleFailed`.
         """
         found = list(_at(value, self.steps))
         if not self.compares_lists:
             found = [element for one in found for element in _elements(one)]
         if not found:  # `[*]` of an empty list
             return self._missing is True
-        results = (self._compared(one) for one in found)
+        comparisons = self._for_all if for_all else self._comparisons
+        results = (self._compared(one, comparisons) for one in found)
         return all(results) if for_all else any(results)
 
-    def _compared(self, value: Any) -> bool:
+    def _compared(self, value: Any, comparisons: list[Holds]) -> bool:
         if value is _ABSENT or (self._missing is not None and value is None):
             return self._missing is True
         if self._missing is True:
             return False
-        return all(comparison(value) for comparison in self._comparisons)
+        return all(comparison(value) for comparison in comparisons)
 
 
 def _steps(path: str) -> Steps:
@@ -171,15 +174,16 @@ def _elements(value: Any) -> Iterator[Any]:
         yield from _elements(one)
 
 
-def _comparisons(condition: Condition) -> Iterator[Holds]:
+def _comparisons(condition: Condition, *, in_any_order: bool) -> Iterator[Holds]:
+    """What the condition compares. `in_any_order`: where the order of a list matters, it holds."""
     if condition.equals is not msgspec.UNSET:
-        yield _same_as(condition.equals)
+        yield _same_as(condition.equals, in_any_order)
     if condition.differs_from is not msgspec.UNSET:
-        yield _not(_same_as(condition.differs_from))
+        yield _not(_same_as(condition.differs_from, not in_any_order))
     if condition.one_of is not None:
-        yield _any_of(condition.one_of)
+        yield _any_of(condition.one_of, in_any_order)
     if condition.none_of is not None:
-        yield _not(_any_of(condition.none_of))
+        yield _not(_any_of(condition.none_of, not in_any_order))
     for name in _NUMBERS:
         limit = getattr(condition, name)
         if limit is not None:
@@ -197,25 +201,43 @@ def _not(holds: Holds) -> Holds:
     return lambda value: not holds(value)
 
 
-def _same_as(wanted: Any) -> Holds:
+def _same_as(wanted: Any, in_any_order: bool) -> Holds:
     """Equality as in JSON: true is not 1, and 1 is 1.0. Raises ValueError for a non-JSON value."""
     if not encoding.is_json(wanted):
         raise ValueError("a value to compare with must be valid JSON: no date, nan or inf")
-    return lambda value: _are_same(value, wanted)
+    return lambda value: _are_same(value, wanted, in_any_order)
 
 
-def _are_same(one: Any, other: Any) -> bool:
+def _are_same(one: Any, other: Any, in_any_order: bool) -> bool:
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_are_same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(
+            _are_same(one[key], other[key], in_any_order) for key in one
+        )
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_are_same, one, other))
+        if len(one) != len(other):
+            return False
+        if in_any_order:
+            return _have_same_elements(one, other)
+        return all(_are_same(x, y, in_any_order) for x, y in zip(one, other, strict=True))
     return bool(one == other)
 
 
-def _any_of(wanted: list[Any]) -> Holds:
-    tests = [_same_as(one) for one in wanted]
+def _have_same_elements(one: list[Any], other: list[Any]) -> bool:
+    left = list(other)
+    for element in one:
+        for at, known in enumerate(left):
+            if _are_same(element, known, True):
+                del left[at]
+                break
+        else:
+            return False
+    return True
+
+
+def _any_of(wanted: list[Any], in_any_order: bool) -> Holds:
+    tests = [_same_as(one, in_any_order) for one in wanted]
     return lambda value: any(test(value) for test in tests)
 
 

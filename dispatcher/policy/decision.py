@@ -293,13 +293,16 @@ class Policy:
             problem = "they are not JSON"
         elif size > self._settings.max_argument_bytes:
             problem = "they are larger than one call's arguments may be"
-        elif offer.validator is not None and (wrong := offer.validator.problems(arguments)):
-            problem = f"they break the tool's schema ({wrong[0].kind})"
         else:
-            try:
-                arguments = offer.canonical(copied(arguments))
-            except ValueError as error:
-                problem = str(error)
+            arguments = encoding.decode(encoding.encode(arguments))  # of plain types, and a copy
+            validator = offer.validator
+            if validator is not None and (wrong := validator.problems(arguments)):
+                problem = f"they break the tool's schema ({wrong[0].kind})"
+            else:
+                try:
+                    arguments = offer.canonical(arguments)
+                except ValueError as error:
+                    problem = str(error)
         if problem:
             self._tell_failure(call, HOOK, f"its arguments cannot be used: {problem}")
             return None

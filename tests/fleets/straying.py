@@ -263,3 +263,10 @@ def nest(levels: int) -> Any:
     for _ in range(levels):
         value = [value]
     return value
+
+
+@tool(run_in="process", timeout=120)
+def run_two_programs(pids: str) -> None:
+    """Run a program that starts another, and wait for it."""
+    script = f"echo $$ >> {pids}; setsid sleep 100 & echo $! >> {pids}; exec sleep 100"
+    subprocess.run(["sh", "-c", script], check=True)

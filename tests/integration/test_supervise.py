@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.processes import children_of
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from tests.processes import is_running
@@ -166,3 +167,24 @@ async def test_a_stopped_fleet_finishes_what_it_runs() -> None:
 async def _is_running(dispatcher: Dispatcher) -> bool:
     listed = [pending.worker for pending in dispatcher._in_flight.all_open()]
     return all(listed)
+
+
+async def test_a_killed_worker_s_tools_leave_no_program_behind(tmp_path: Path) -> None:
+    """The kernel ends its child processes, and not what these have started."""
+    file = tmp_path / "pids"
+    with fleets.running("tests.fleets.straying", slots_process=1) as own:
+        async with fleets.connected(own) as dispatcher:
+            asked = asyncio.ensure_future(
+                dispatcher.dispatch(call("run_two_programs", pids=str(file)))
+            )
+            await eventually(
+                lambda: file.exists() and len(file.read_text().split()) == 2, "it runs"
+            )
+            started = [int(pid) for pid in file.read_text().split()]
+            assert all(map(is_running, started))
+            for supervisor in own.worker_pids:
+                (worker,) = children_of(supervisor)
+                os.kill(worker, signal.SIGKILL)
+            [result] = await asked
+            assert (result.code, result.executed) == (Code.WORKER_LOST, Executed.UNKNOWN)
+            assert not any(map(is_running, started)), "they ended before the call was answered"

@@ -10,8 +10,11 @@ import os
 import signal
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
+CHILD_OF = "TOOLPOOL_CHILD_OF"
+"""The variable by which programs of child processes are recognized: the pid of the worker."""
 _PR_SET_CHILD_SUBREAPER = 36
 _ROUNDS = 20
 
@@ -54,6 +57,28 @@ def end_group(pid: int) -> None:
     for end in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             end(pid, signal.SIGKILL)
+
+
+def end_orphans(worker_pid: int) -> None:
+    """Kill what the child processes of an ended worker started (Linux).
+
+    The kernel kills the child processes with their worker, but not the programs that they run.
+    """
+    variable = f"{CHILD_OF}={worker_pid}".encode()
+    for _ in range(_ROUNDS):
+        found = list(_with_variable(variable))
+        if not found:
+            return
+        _kill(found)
+
+
+def _with_variable(variable: bytes) -> Iterator[int]:
+    with contextlib.suppress(OSError):
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if variable in (entry / "environ").read_bytes().split(b"\0"):
+                        yield int(entry.name)
 
 
 def _reap() -> bool:

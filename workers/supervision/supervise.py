@@ -28,6 +28,7 @@ from toolpool.contract.errors import Misconfigured
 from toolpool.contract.server import connection
 from toolpool.contract.server.process_secrets import handed_over, secrets_of, without_secrets
 from toolpool.contract.settings import Settings
+from toolpool.workers.running import descendants
 from toolpool.workers.supervision import exit_status
 from toolpool.workers.supervision.ended_workers import EndedWorkers
 from toolpool.workers.supervision.health_probes import Health
@@ -134,6 +135,7 @@ class _Worker:
         code = self.process.poll()
         if code is not None:
             self.kill()
+            descendants.end_orphans(self.process.pid)
             self.link.close()
             self._metrics.ended(self._slot, code)
         return code

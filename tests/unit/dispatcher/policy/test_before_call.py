@@ -205,6 +205,16 @@ async def test_a_rewritten_call_runs_with_the_other_arguments_and_says_so() -> N
     assert [audit.what for audit in audits.seen] == ["rewritten"]
 
 
+class Name(str):
+    """A host's own text."""
+
+
+async def test_arguments_with_names_of_a_host_s_own_type_are_sent_as_plain_ones() -> None:
+    arguments = {Name("order"): "o-2", Name("amount"): 5}
+    result = await asked(lambda _: Rewrite(arguments))
+    assert result.data == {"order": "o-2", "amount": 5}
+
+
 @pytest.mark.parametrize(
     "arguments",
     [{"order": "o-1"}, {"order": "o-1", "amount": "many"}, {"amount": {1, 2}}, [1], None],

@@ -114,6 +114,23 @@ def test_a_rule_that_allows_needs_every_element() -> None:
     )
 
 
+@pytest.mark.parametrize("value", [["a", 1, ["b", "c"]], [1, ["c", "b"], "a"]], ids=str)
+def test_a_list_that_may_stand_for_a_set_is_compared_in_the_strictest_order(value: Any) -> None:
+    """The tool may get a set of it. `for_all` is how a rule that allows asks."""
+    given, told = {"x": value}, ["a", 1, ["b", "c"]]
+    for comparison in ({"equals": told}, {"one_of": [["z"], told]}):
+        test = conditions.Test(Condition(argument="x", **comparison))  # type: ignore[arg-type]
+        assert test.holds(given, for_all=False)
+        assert test.holds(given, for_all=True) is (value == told)
+    for comparison in ({"differs_from": told}, {"none_of": [["z"], told]}):
+        test = conditions.Test(Condition(argument="x", **comparison))  # type: ignore[arg-type]
+        assert test.holds(given, for_all=False) is (value != told)
+        assert not test.holds(given, for_all=True)
+    assert not conditions.Test(Condition(argument="x", equals=["a", "a"])).holds(
+        {"x": ["a", "b"]}, for_all=False
+    )
+
+
 EVIL = "evil"
 LEAVES: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
     [TEXT, NUMBER, NULL, CHOICE, {"type": "boolean"}]
