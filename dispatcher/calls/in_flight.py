@@ -122,6 +122,7 @@ class InFlightCalls(Calls):
         await self._server_monitor.once()
         self.in_background(self._reply_reader.run())
         self.in_background(self._server_monitor.run())
+        self.in_background(self._rate_gate.follow())
         if self._observers.listeners["pulse"]:
             self.in_background(beat(self, self._pump, self._observers))
 

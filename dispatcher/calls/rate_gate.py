@@ -16,8 +16,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from toolpool.contract import logs
-from toolpool.contract.errors import ServerUnavailable
-from toolpool.contract.ledger.rate_counters import GRANTED, RateRelease, RateRequest, RateVerdict
+from toolpool.contract.errors import ServerError, ServerUnavailable
+from toolpool.contract.ledger.rate_counters import (
+    GRANTED,
+    KNOWN,
+    RateRelease,
+    RateRequest,
+    RateVerdict,
+)
 from toolpool.contract.outcome import Code, Outcome
 from toolpool.contract.rate_limits import RateLimits
 from toolpool.contract.rates import AT_ONCE, Limit
@@ -36,6 +42,9 @@ _SHORTEST_PAUSE_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 1.0
 """The longest pause between requests: a call that ends unstarted frees a place early."""
 _LAST_WORD_SECONDS = 1.0
+_FOLLOW_SECONDS = 1.0
+_ON_THEIR_WAY = ("open", "claimed", "settled")
+"""The states of records of calls that need no place of this dispatcher."""
 _LOOK_SECONDS = 0.5
 """The interval between searches of a group for calls that cannot start in time."""
 _AGAIN_SECONDS = 1.0
@@ -82,6 +91,7 @@ class RateGate:
 
     def __init__(self, services: Services, calls: Calls, *, pump: Pump) -> None:
         self._rates = services.transport.rates
+        self._transport = services.transport
         self._server_time = services.transport.server_time
         self._tenant = services.settings.tenant
         self._refuses = services.settings.rate_limit_action == "refuse"
@@ -98,6 +108,8 @@ class RateGate:
         self._asking: asyncio.Task[None] | None = None
         self._server_is_away = False
         self._is_closed = False
+        self._looked_up = 0
+        """How many waiting calls were looked up, to take each in turn."""
 
     def submit(self, pending: Pending) -> None:
         """Take a call; it goes on to the pump when it has a place under each of its limits.
@@ -151,6 +163,29 @@ class RateGate:
             self._calls.refuse(pending, not_queued(Code.QUEUE_UNREACHABLE))
         else:
             self._calls.refuse(pending, _over(group.full, group.free_at))
+
+    async def follow(self) -> None:
+        """Let waiting calls go that another dispatcher has sent or ended, until cancelled."""
+        while True:
+            await asyncio.sleep(_FOLLOW_SECONDS)
+            waiting = [
+                (pending, pending.key)
+                for group in self._groups.values()
+                for line in group.lines.values()
+                for pending in line
+                if pending.may_be_known
+            ]
+            if not waiting:
+                continue
+            first = self._looked_up % len(waiting)
+            looked_up = waiting[first : first + _AT_ONCE]
+            self._looked_up = first + len(looked_up)
+            with suppress(ServerError):
+                states = await self._transport.states([key for _, key in looked_up])
+                for (pending, key), state in zip(looked_up, states, strict=True):
+                    limited = pending.limited
+                    if state in _ON_THEIR_WAY and limited is not None:
+                        self._take(pending, key, limited.limits, KNOWN)
 
     async def close(self) -> None:
         """Stop asking, and tell the server what became of the calls that had places."""

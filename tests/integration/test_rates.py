@@ -16,6 +16,7 @@ from tests.fleets import limited
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from tests.integration.test_deadlines import worker
+from tests.integration.twins import second
 from tests.waiting import eventually
 from toolpool import Dispatcher, tool
 from toolpool.contract.envelope import Envelope, WorkerLease
@@ -379,6 +380,26 @@ async def test_one_that_waits_at_the_gate_can_be_cancelled(dispatcher: Dispatche
     (cancelled,) = await waiting
     assert (cancelled.code, cancelled.executed) == (Code.CANCELLED, Executed.NO)
     assert dispatcher._in_flight._pump.waiting == 0
+
+
+async def test_one_that_waits_behind_others_learns_that_another_dispatcher_cancelled_it(
+    dispatcher: Dispatcher,
+) -> None:
+    assert (await dispatcher.dispatch(call("rare"), session="a", turn="1")).ok
+    ahead, behind = (
+        asyncio.ensure_future(dispatcher.dispatch(call("rare", id), session="a", turn="2"))
+        for id in ("v", "w")
+    )
+    await eventually(lambda: dispatcher.in_flight("a") == 2, "both wait")
+    async with second(dispatcher, queue_timeout=10_000.0) as other:  # type: ignore[arg-type]
+        asked = asyncio.ensure_future(other.dispatch(call("rare", "w"), session="a", turn="2"))
+        await eventually(lambda: other.in_flight("a") == 1, "it is open there, too")
+        assert await other.cancel("a") == 1
+        results = [(await turn)[0] for turn in (asked, behind)]
+    assert {(r.code, r.executed) for r in results} == {(Code.CANCELLED, Executed.NO)}
+    assert not ahead.done()
+    await dispatcher.cancel("a")
+    assert (await ahead)[0].code is Code.CANCELLED
 
 
 async def test_one_that_waits_at_the_gate_ends_with_its_dispatcher(dispatcher: Dispatcher) -> None:
