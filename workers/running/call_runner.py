@@ -117,7 +117,9 @@ class CallRunner:
                 done = RunResult(Completion(secrets))
             else:
                 left = ends_at - time.monotonic()
-                switches = self._gate.switches_on_arguments(call, tenant)
+                switches = (
+                    self._gate.switches_on_arguments(call, tenant) if self._gate.switches.on else ()
+                )
                 parameters = _RunParameters(
                     secrets, report_progress, on_silence, on_begin, on_entered, enter_by, switches
                 )
@@ -154,7 +156,14 @@ class CallRunner:
         life = RunTimeout(seconds, tool.spec.silence, parameters.on_silence)
         is_injected = tool.signature.injected
         context = _context(call, seconds, gate, life, parameters.secrets) if is_injected else None
-        invocation = self._invocation(tool, call, context, parameters)
+        invocation = Invocation(
+            tool,
+            call.arguments,
+            context,
+            self._max_result_bytes,
+            call.verdict,
+            parameters.switches,
+        )
         try:
             async with life:
                 completion = await invoke_coroutine(invocation)
@@ -207,7 +216,14 @@ class CallRunner:
         gate = _gate(parameters.report_progress)
         life = RunTimeout(seconds, tool.spec.silence)
         context = _context(call, seconds, gate, life, parameters.secrets, stopped.is_set)
-        invocation = self._invocation(tool, call, context, parameters)
+        invocation = Invocation(
+            tool,
+            call.arguments,
+            context,
+            self._max_result_bytes,
+            call.verdict,
+            parameters.switches,
+        )
 
         def work() -> None:  # it may begin late, if the machine is busy
             if time.monotonic() > parameters.enter_by:
@@ -235,22 +251,6 @@ class CallRunner:
             outcome = msgspec.structs.replace(self.outcomes.cancelled(call), still_running=True)
         stopped.set()
         return RunResult(Completion(outcome), asyncio.ensure_future(_wait_for(ended)))
-
-    def _invocation(
-        self,
-        tool: Tool,
-        call: CallMessage,
-        context: ToolContext | None,
-        parameters: "_RunParameters",
-    ) -> Invocation:
-        return Invocation(
-            tool,
-            call.arguments,
-            context,
-            self._max_result_bytes,
-            call.verdict,
-            parameters.switches,
-        )
 
     def close(self) -> None:
         """End idle threads."""

@@ -59,7 +59,7 @@ class Gate:
 
     def limits(self, call: CallMessage, tenant: str) -> tuple[Limit, ...]:
         """The limits of this worker, and additional ones of the dispatcher."""
-        if not self.is_limited(call):
+        if not (self._limits.hold_all or call.limits or call.tool in self._limited):
             return ()
         own = self._limits.of(self._tools[call.tool].spec, call.session, tenant)
         names = {limit.name for limit in own}
