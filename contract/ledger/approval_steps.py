@@ -9,7 +9,7 @@ import msgspec
 
 from toolpool.contract import encoding
 from toolpool.contract.approval_messages import ApprovalState
-from toolpool.contract.ledger.lua_scripts import LuaScript, LuaScripts
+from toolpool.contract.ledger.lua_scripts import LuaScript, LuaScripts, ms_of
 from toolpool.contract.ledger.memory_record import Record
 from toolpool.contract.ledger.memory_server import MemoryServer
 from toolpool.contract.redis_keys import RedisKeys
@@ -131,7 +131,7 @@ class RedisApprovals:
         self._scripts = scripts
         self._names = names
         self._reply = reply
-        self._marks_ms = _ms(dedup_ttl)
+        self._marks_ms = ms_of(dedup_ttl)
         owner = encoding.digest(tenant)
         self._shared = (names.epoch, names.approvals(owner), names.approved(owner))
 
@@ -147,9 +147,9 @@ class RedisApprovals:
             self._marks_ms,
             asking.request,
             int(asking.rerunnable),
-            _ms(asking.ends_at),
-            _ms(asking.kept),
-            _ms(asking.keep),
+            ms_of(asking.ends_at),
+            ms_of(asking.kept),
+            ms_of(asking.keep),
             round(asking.asked_at * 1000),
             int(asking.again),
             asking.tried_in,
@@ -169,7 +169,7 @@ class RedisApprovals:
             now,
             "approved" if deciding.approved else "denied",
             deciding.decision,
-            _ms(deciding.ends_at),
+            ms_of(deciding.ends_at),
             deciding.nonce,
             deciding.notice,
             deciding.no,
@@ -182,7 +182,7 @@ class RedisApprovals:
 
     async def approved(self, *, now: float) -> list[str]:
         """The approved calls to send from this dispatcher."""
-        pause = _ms(LOOK_AGAIN_SECONDS)
+        pause = ms_of(LOOK_AGAIN_SECONDS)
         answers = await self._run("", "approved", now, self._reply, pause, self._names.call_prefix)
         return [bytes(answer).decode(errors="replace") for answer in answers]
 
@@ -212,10 +212,6 @@ class RedisApprovals:
             [what, self._scripts.epoch_candidate, round(now * 1000), *arguments],
             give_up_at=time.monotonic() + _PATIENCE_SECONDS,
         )
-
-
-def _ms(seconds: float) -> int:
-    return max(1, round(seconds * 1000))
 
 
 def _found(key: str, answers: Sequence[Any]) -> ApprovalRecord:

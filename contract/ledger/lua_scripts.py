@@ -215,3 +215,8 @@ class LuaScripts:
         pipeline.xadd(stream, {"b": body})
         pipeline.pexpire(stream, REPLY_STREAM_MS)
         await pipeline.execute()
+
+
+def ms_of(seconds: float) -> int:
+    """A duration in milliseconds, as Redis takes it: at least 1."""
+    return max(1, round(seconds * 1000))

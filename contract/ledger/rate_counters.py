@@ -6,12 +6,11 @@ place is named after its call, so taking it twice has no effect. The places of a
 become free once its calls can no longer be started.
 """
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from toolpool.contract.ledger.lua_scripts import LuaScript, LuaScripts
+from toolpool.contract.ledger.lua_scripts import LuaScript, LuaScripts, ms_of
 from toolpool.contract.rates import Limit
 from toolpool.contract.redis_keys import RedisKeys
 
@@ -92,7 +91,7 @@ class RedisRates:
     def __init__(self, scripts: LuaScripts, names: RedisKeys, *, queue_timeout: float) -> None:
         self._scripts = scripts
         self._names = names
-        self._longest_ms = _ms(max(LONGEST_HOLD_SECONDS, queue_timeout))
+        self._longest_ms = ms_of(max(LONGEST_HOLD_SECONDS, queue_timeout))
 
     async def take(
         self,
@@ -120,7 +119,7 @@ class RedisRates:
             arguments.append(f"{note.member} {note.started:d} {of}")
         for ask in asks:
             of = " ".join(places[limit] for limit in ask.limits)
-            arguments.append(f"{ask.member} {_ms(ask.hold)} {of}")
+            arguments.append(f"{ask.member} {ms_of(ask.hold)} {of}")
         answers = await self._scripts.run(LuaScript.RATE, keys, arguments, give_up_at=give_up_at)
         return [_verdict(answer, limits) for answer in answers]
 
@@ -233,8 +232,4 @@ def _limits_of(notes: Sequence[RateRelease], asks: Sequence[RateRequest]) -> lis
 
 def window_ms(limit: Limit) -> int:
     """The window in milliseconds; 0 if the limit has none."""
-    return _ms(limit.rate.seconds) if limit.rate.seconds else 0
-
-
-def _ms(seconds: float) -> int:
-    return max(1, math.ceil(seconds * 1000))
+    return ms_of(limit.rate.seconds) if limit.rate.seconds else 0

@@ -6,7 +6,7 @@ Dispatchers `open` and `close` (expire, cancel); workers `claim` and `settle`.
 import time
 from collections.abc import Iterable, Sequence
 
-from toolpool.contract.ledger.lua_scripts import LuaScript, LuaScripts, new_nonce
+from toolpool.contract.ledger.lua_scripts import LuaScript, LuaScripts, ms_of, new_nonce
 from toolpool.contract.ledger.protocols import (
     ATTEMPTS_AT_MOST,
     RELEASES_AT_MOST,
@@ -30,10 +30,6 @@ _OUTPUTS_SHARE = "0.75"
 """The share of the server's memory above which no outputs are stored and the oldest are dropped."""
 
 
-def _ms(seconds: float) -> int:
-    return max(1, round(seconds * 1000))
-
-
 class RedisLedger:
     """Both sides' ledger steps on Redis.
 
@@ -51,7 +47,7 @@ class RedisLedger:
     ) -> None:
         self._scripts = scripts
         self._names = names
-        self._marks_ms = _ms(dedup_ttl)
+        self._marks_ms = ms_of(dedup_ttl)
         self._outputs_bytes = outputs_bytes
 
     async def open(
@@ -106,13 +102,13 @@ class RedisLedger:
             arguments += (
                 closing.nonce,
                 closing.epoch,
-                _ms(closing.keep),
+                ms_of(closing.keep),
                 closing.unclaimed,
                 closing.claimed,
                 closing.doubtful,
                 closing.cancel,
                 int(closing.unsent),
-                "" if closing.anew_after is None else _ms(closing.anew_after),
+                "" if closing.anew_after is None else ms_of(closing.anew_after),
                 int(closing.leaves_mark),
             )
         return await self._scripts.run(LuaScript.CLOSE, keys, arguments, give_up_at=give_up_at)
@@ -133,10 +129,10 @@ class RedisLedger:
                 recovery.nonce,
                 recovery.lost_worker,
                 recovery.attempt,
-                _ms(recovery.wait),
+                ms_of(recovery.wait),
                 recovery.message,
                 recovery.next_message,
-                _ms(recovery.keep),
+                ms_of(recovery.keep),
                 recovery.lost,
                 int(recovery.had_time),
                 recovery.epoch,
@@ -153,7 +149,7 @@ class RedisLedger:
             arguments += (
                 release.claim_nonce,
                 release.notice,
-                _ms(release.keep),
+                ms_of(release.keep),
                 release.too_often,
                 int(release.entered),
             )
@@ -220,7 +216,7 @@ class RedisLedger:
         for settlement in settlements:
             arguments += (
                 settlement.nonce,
-                _ms(settlement.keep),
+                ms_of(settlement.keep),
                 settlement.reply,
                 settlement.body,
             )
@@ -244,7 +240,7 @@ class RedisLedger:
                 self._names.output(""),
                 handle,
                 body,
-                _ms(keep),
+                ms_of(keep),
                 self._outputs_bytes,
                 _OUTPUTS_SHARE,
             ],
@@ -258,12 +254,12 @@ class RedisLedger:
 
     async def note_ended(self, keys: Sequence[str], *, keep: float) -> None:
         """Record that the tools of answered calls have ended."""
-        await self._scripts.note([self._names.ended(key) for key in keys], keep_ms=_ms(keep))
+        await self._scripts.note([self._names.ended(key) for key in keys], keep_ms=ms_of(keep))
 
 
 def _limits(limits: Iterable[Limit], now: float) -> str:
     words = [f"{limit.rate.most} {window_ms(limit)}" for limit in limits]
-    times = f"{round(now * 1000)} {_ms(LONGEST_HOLD_SECONDS)} {_ms(TOLD_SECONDS)}"
+    times = f"{round(now * 1000)} {ms_of(LONGEST_HOLD_SECONDS)} {ms_of(TOLD_SECONDS)}"
     return f"{times} {' '.join(words)}"
 
 

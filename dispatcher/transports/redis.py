@@ -22,6 +22,7 @@ from toolpool.contract.ledger.lua_scripts import (
     LuaScript,
     LuaScripts,
     has_end,
+    ms_of,
     send,
     without_end,
 )
@@ -303,7 +304,7 @@ class RedisTransport:
         await self._scripts.once(
             LuaScript.HANDLE,
             [self._names.background(handle), index, self._names.call(call), self._names.epoch],
-            [handle, body, _ms(keep), _ms(listed), _ms(outcome_kept)],
+            [handle, body, ms_of(keep), ms_of(listed), ms_of(outcome_kept)],
         )
 
     async def handle(self, handle: str) -> bytes | None:
@@ -337,17 +338,17 @@ class RedisTransport:
         """Store the state of a circuit; all are kept for `keep` seconds after the last change."""
         pipeline = self._client.pipeline(transaction=True)
         pipeline.hset(self._names.circuits, name, body)
-        pipeline.pexpire(self._names.circuits, _ms(keep))
+        pipeline.pexpire(self._names.circuits, ms_of(keep))
         await pipeline.execute()
 
     async def try_circuit(self, name: str, holder: str, *, keep: float) -> bool:
         """Whether `holder` has the right to try a tool, for `keep` more seconds."""
         key = self._names.trial(name)
-        if await self._client.set(key, holder, nx=True, px=_ms(keep)):
+        if await self._client.set(key, holder, nx=True, px=ms_of(keep)):
             return True
         if await self._client.get(key) != holder.encode():
             return False
-        return bool(await self._client.pexpire(key, _ms(keep)))
+        return bool(await self._client.pexpire(key, ms_of(keep)))
 
     async def end_trial(self, name: str, holder: str) -> None:
         """Give up the right to try a tool."""
@@ -370,7 +371,7 @@ class RedisTransport:
         states = await self._scripts.once(
             LuaScript.NOTE,
             [self._names.epoch, *map(self._names.call, keys)],
-            [self._names.ran_prefix, max(1, _ms(keep))],
+            [self._names.ran_prefix, ms_of(keep)],
         )
         return [state.decode(errors="replace") or None for state in states]
 
@@ -436,7 +437,7 @@ class RedisTransport:
                 [
                     self._scripts.epoch_candidate,
                     report,
-                    _ms(self._settings.lease_ttl),
+                    ms_of(self._settings.lease_ttl),
                     names.worker(""),
                     _WORKERS_LISTED_SECONDS,
                     self.id,
@@ -477,7 +478,3 @@ class RedisTransport:
         await self._reader.aclose()
         if self._broker is not None:
             await self._broker.close()
-
-
-def _ms(seconds: float) -> int:
-    return round(seconds * 1000)
