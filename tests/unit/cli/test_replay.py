@@ -114,6 +114,7 @@ def test_a_tool_that_is_gone_is_a_difference(toolpool: Run, record: Path, tmp_pa
     assert code == 1
 
 
+@pytest.mark.long
 def test_reads_are_run_again_and_writes_only_if_asked(
     toolpool: Run, record: Path, tmp_path: Path
 ) -> None:

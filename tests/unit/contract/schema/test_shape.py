@@ -184,6 +184,7 @@ def test_every_recorded_tool_says_the_same_in_its_shape(shared_data: Path) -> No
     assert invalid > 30_000
 
 
+@pytest.mark.long
 def test_the_schemas_of_the_test_suite_say_no_more_than_they_own_up_to(shared_data: Path) -> None:
     """Odd on purpose: where the shape is wider it says so, where it is narrower it is known."""
     count, exact = 0, 0

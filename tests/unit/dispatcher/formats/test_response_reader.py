@@ -326,6 +326,7 @@ def whether_sound(response: Any, format: str | None = None) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_a_response_that_is_spoilt_anywhere_is_read_or_refused(shared_data: Path) -> None:
     """R14, R16: every kind of junk in every kind of place that a recorded response has."""
     seen = set()

@@ -191,6 +191,7 @@ def hidden(value: Any, steps: tuple[str | int | None, ...]) -> bool:
     return step is None and hidden(value["key"], rest) if "key" in value else hidden(value, rest)
 
 
+@pytest.mark.long
 @settings(max_examples=1500, deadline=None)
 @given(st.data())
 def test_no_form_of_a_value_hides_it_from_a_rule_that_is_held_to_the_schema(

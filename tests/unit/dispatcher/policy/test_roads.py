@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.fleets import roads
@@ -69,6 +70,7 @@ async def walk(chosen: list[Step], trace: Path) -> None:
         one.hold()
 
 
+@pytest.mark.long
 @settings(
     max_examples=20,
     deadline=None,

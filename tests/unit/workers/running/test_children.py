@@ -308,6 +308,7 @@ async def test_a_child_that_dies_after_its_answer_costs_nothing(one: Calls) -> N
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.long
 async def test_many_children_are_killed_at_any_moment(two: Calls, tmp_path: Path) -> None:
     """R8: every answer is true. What says `ok` was written, what says `no` was not."""
     path = tmp_path / "lines"

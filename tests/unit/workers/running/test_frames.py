@@ -34,6 +34,7 @@ def exactly(value: Any) -> str:
     return repr(value)
 
 
+@pytest.mark.long
 @given(arguments)
 @with_odd_numbers
 def test_the_envelope_changes_nothing(given: dict[str, Any]) -> None:
@@ -46,6 +47,7 @@ def test_the_envelope_changes_nothing(given: dict[str, Any]) -> None:
         assert exactly(received.context) == exactly(given)
 
 
+@pytest.mark.long
 @given(arguments)
 @with_odd_numbers
 def test_the_pipe_to_a_child_changes_nothing(given: dict[str, Any]) -> None:
