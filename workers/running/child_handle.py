@@ -81,7 +81,7 @@ class Child(asyncio.Protocol):
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=descriptors,
                 start_new_session=True,
-                env={**os.environ, descendants.CHILD_OF: str(os.getpid())},
+                env=descendants.marked(),
             )
             child = cls(max_frame=max_frame)
             child._entry_flag = entry_flag.EntryFlag(shared)

@@ -13,8 +13,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+WORKER = "TOOLPOOL_WORKER"
+"""The variable that tells a worker the id that its supervisor gave it."""
 CHILD_OF = "TOOLPOOL_CHILD_OF"
-"""The variable by which programs of child processes are recognized: the pid of the worker."""
+"""The variable by which programs of child processes are recognized: the id of the worker."""
 _PR_SET_CHILD_SUBREAPER = 36
 _ROUNDS = 20
 
@@ -59,12 +61,17 @@ def end_group(pid: int) -> None:
             end(pid, signal.SIGKILL)
 
 
-def end_orphans(worker_pid: int) -> None:
+def marked() -> dict[str, str]:
+    """The environment for a child process."""
+    return {**os.environ, CHILD_OF: os.environ.get(WORKER, "")}
+
+
+def end_orphans(worker: str) -> None:
     """Kill what the child processes of an ended worker started (Linux).
 
     The kernel kills the child processes with their worker, but not the programs that they run.
     """
-    variable = f"{CHILD_OF}={worker_pid}".encode()
+    variable = f"{CHILD_OF}={worker}".encode()
     for _ in range(_ROUNDS):
         found = list(_with_variable(variable))
         if not found:

@@ -110,7 +110,9 @@ class _Worker:
                 tethered([*command, *options]),
                 pass_fds=descriptors,
                 start_new_session=True,
-                env=without_secrets(os.environ, secrets) | metrics.environment(self._slot),
+                env=without_secrets(os.environ, secrets)
+                | metrics.environment(self._slot)
+                | {descendants.WORKER: self.id},
             )
 
     def listen(self) -> None:
@@ -135,7 +137,7 @@ class _Worker:
         code = self.process.poll()
         if code is not None:
             self.kill()
-            descendants.end_orphans(self.process.pid)
+            descendants.end_orphans(self.id)
             self.link.close()
             self._metrics.ended(self._slot, code)
         return code
