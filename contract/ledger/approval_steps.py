@@ -235,7 +235,7 @@ class MemoryApprovals:
             return ApprovalRecord(key, "", answer="moved")
         is_asked_again = asking.again and not asking.rerunnable
         if record is None and (is_asked_again or server.is_marked(key, asked_at=asking.asked_at)):
-            server.marks[key] = math.inf
+            server.marks.setdefault(key, math.inf)
             return ApprovalRecord(key, "", answer="ran")
         if record is None:
             record = server.records[key] = Record(

@@ -187,7 +187,7 @@ class MemoryServer:
                 opening.key, may_share=opening.rerunnable, asked_at=opening.asked_at
             )
             if opening.approved or is_asked_again or is_marked:
-                self.marks[opening.key] = math.inf
+                self.marks.setdefault(opening.key, math.inf)
                 return RAN
             self.records[opening.key] = Record(
                 epoch=self.epoch,
@@ -492,8 +492,8 @@ class MemoryServer:
         if anew_after is not None:
             record.anew_at = self.time() + anew_after
         self.finish(record, closing.nonce, closing.keep, body, reply, tells=anew_after is None)
-        if closing.leaves_mark and anew_after is None:
-            self.mark_ended(closing.key)
+        if closing.leaves_mark and not (record.approval and record.anew_at is not None):
+            self._mark_end(closing.key, record)
         return body
 
     def _close_settled(self, record: Record, closing: Closing, end: CloseReason) -> bytes:
@@ -577,11 +577,16 @@ class MemoryServer:
         if is_sure and end is CloseReason.REFUSED and closing.anew_after is not None:
             record.anew_at = self.time() + closing.anew_after
         self.finish(record, closing.nonce, closing.keep, body, "")
-        if record.anew_at is None:
-            self.mark_ended(closing.key)
-        elif closing.leaves_mark:  # negative: refused for a time
-            self.marks[closing.key] = self._began - record.anew_at
+        if closing.leaves_mark or record.anew_at is None:
+            self._mark_end(closing.key, record)
         return body
+
+    def _mark_end(self, key: str, record: Record) -> None:
+        """Mark a call that ended unclaimed; by a negative number if it was refused for a time."""
+        if record.anew_at is None:
+            self.mark_ended(key)
+        else:
+            self.marks[key] = self._began - record.anew_at
 
     def _others_wait(self, record: Record, reply: str, end: CloseReason) -> bool:
         now = time.monotonic()

@@ -88,12 +88,14 @@ def _with_login_before_host(url: str) -> str:
     """The URL with the user and password of its query, as redis-py takes them, where kombu does."""
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    user, password = query.pop("username", ""), query.pop("password", "")
-    has_login = "@" in parts.netloc or not (user or password)
-    if has_login or parts.scheme in _UNIX_SCHEMES:
+    asked = query.pop("username", ""), query.pop("password", "")
+    if not any(asked) or parts.scheme in _UNIX_SCHEMES:
         return url
-    place = f"{quote(user, safe='')}:{quote(password, safe='')}@{parts.netloc}"
-    return urlunsplit(parts._replace(netloc=place, query=urlencode(query)))
+    login, _, place = parts.netloc.rpartition("@")
+    user, _, password = login.partition(":")
+    user, password = user or quote(asked[0], safe=""), password or quote(asked[1], safe="")
+    netloc = f"{user}:{password}@{place}"
+    return urlunsplit(parts._replace(netloc=netloc, query=urlencode(query)))
 
 
 def _require_broker(url: str) -> None:

@@ -40,14 +40,16 @@ def key_of(call: ToolCall, turn: TurnOptions, tenant: str, user: Any = None) -> 
     return _key_in(where, call, turn, tenant, user)
 
 
-def _idempotency_of(call: ToolCall, spec: ToolSpec, turn: TurnOptions, tenant: str) -> str:
+def _idempotency_of(call: ToolCall, spec: ToolSpec, turn: TurnOptions, settings: Settings) -> str:
     """What the idempotency key of a call with a unique id is derived from; empty for others.
 
     It names no turn: whoever resumes a conversation without its notes does not know it.
     """
     if not spec.injected or call.has_own_key or not is_unique(call.id):
         return ""
-    return "" if turn.session is None else _key_in([], call, turn, tenant)
+    if turn.session is None or turn.id is None:
+        return ""
+    return _key_in([], call, turn, settings.tenant, user_of(turn, settings))
 
 
 def _key_in(
@@ -104,7 +106,7 @@ def accepted(
         rerunnable=rerunnable,
         retries=spec.retries if rerunnable else 0,
         verdict=call.verdict,
-        idempotency=_idempotency_of(call, spec, turn, settings.tenant),
+        idempotency=_idempotency_of(call, spec, turn, settings),
     )
     return Pending(
         root=key,

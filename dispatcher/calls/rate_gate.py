@@ -19,7 +19,6 @@ from toolpool.contract import logs
 from toolpool.contract.errors import ServerError, ServerUnavailable
 from toolpool.contract.ledger.rate_counters import (
     GRANTED,
-    KNOWN,
     RateRelease,
     RateRequest,
     RateVerdict,
@@ -43,8 +42,6 @@ _LONGEST_PAUSE_SECONDS = 1.0
 """The longest pause between requests: a call that ends unstarted frees a place early."""
 _LAST_WORD_SECONDS = 1.0
 _FOLLOW_SECONDS = 1.0
-_ON_THEIR_WAY = ("open", "claimed", "settled")
-"""The states of records of calls that need no place of this dispatcher."""
 _LOOK_SECONDS = 0.5
 """The interval between searches of a group for calls that cannot start in time."""
 _AGAIN_SECONDS = 1.0
@@ -91,7 +88,6 @@ class RateGate:
 
     def __init__(self, services: Services, calls: Calls, *, pump: Pump) -> None:
         self._rates = services.transport.rates
-        self._transport = services.transport
         self._server_time = services.transport.server_time
         self._tenant = services.settings.tenant
         self._refuses = services.settings.rate_limit_action == "refuse"
@@ -168,24 +164,37 @@ class RateGate:
         """Let waiting calls go that another dispatcher has sent or ended, until cancelled."""
         while True:
             await asyncio.sleep(_FOLLOW_SECONDS)
-            waiting = [
-                (pending, pending.key)
-                for group in self._groups.values()
-                for line in group.lines.values()
-                for pending in line
-                if pending.may_be_known
-            ]
-            if not waiting:
-                continue
-            first = self._looked_up % len(waiting)
-            looked_up = waiting[first : first + _AT_ONCE]
-            self._looked_up = first + len(looked_up)
-            with suppress(ServerError):
-                states = await self._transport.states([key for _, key in looked_up])
-                for (pending, key), state in zip(looked_up, states, strict=True):
-                    limited = pending.limited
-                    if state in _ON_THEIR_WAY and limited is not None:
-                        self._take(pending, key, limited.limits, KNOWN)
+            try:
+                await self._let_known_go()
+            except ServerError as error:
+                log.debug("waiting_calls_not_looked_up: %s", error)
+            except Exception:
+                log.exception("waiting_calls_not_looked_up")
+
+    async def _let_known_go(self) -> None:
+        """Look up some of the waiting calls that have not been sent, in turn."""
+        waiting = [
+            pending
+            for group in self._groups.values()
+            for line in group.lines.values()
+            for pending in line
+            if pending.may_be_known and not _is_sent(pending)
+        ]
+        if not waiting:
+            return
+        first = self._looked_up % len(waiting)
+        asked = [(p, p.key) for p in waiting[first : first + _AT_ONCE]]
+        self._looked_up = first + len(asked)
+        verdicts = await self._rates.take(
+            [],
+            [RateRequest(key, key, 0.0, ()) for _, key in asked],  # no limit: only if it is known
+            now=self._server_time(),
+            give_up_at=time.monotonic() + _FOLLOW_SECONDS,
+        )
+        for (pending, key), verdict in zip(asked, verdicts, strict=True):
+            limited = pending.limited
+            if verdict.is_known and limited is not None:
+                self._take(pending, key, limited.limits, verdict)
 
     async def close(self) -> None:
         """Stop asking, and tell the server what became of the calls that had places."""

@@ -7,6 +7,7 @@ matching takes linear time: the text comes from a model.
 import math
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jsonschema_rs
@@ -216,24 +217,16 @@ def _are_same(one: Any, other: Any, in_any_order: bool) -> bool:
             _are_same(one[key], other[key], in_any_order) for key in one
         )
     if isinstance(one, list) and isinstance(other, list):
-        if len(one) != len(other):
-            return False
         if in_any_order:
-            return _have_same_elements(one, other)
-        return all(_are_same(x, y, in_any_order) for x, y in zip(one, other, strict=True))
+            return _contains(one, other) and _contains(other, one)
+        return len(one) == len(other) and all(
+            map(partial(_are_same, in_any_order=False), one, other)
+        )
     return bool(one == other)
 
 
-def _have_same_elements(one: list[Any], other: list[Any]) -> bool:
-    left = list(other)
-    for element in one:
-        for at, known in enumerate(left):
-            if _are_same(element, known, True):
-                del left[at]
-                break
-        else:
-            return False
-    return True
+def _contains(some: list[Any], others: list[Any]) -> bool:
+    return all(any(_are_same(one, other, True) for one in some) for other in others)
 
 
 def _any_of(wanted: list[Any], in_any_order: bool) -> Holds:

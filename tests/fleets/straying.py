@@ -269,4 +269,4 @@ def nest(levels: int) -> Any:
 def run_two_programs(pids: str) -> None:
     """Run a program that starts another, and wait for it."""
     script = f"echo $$ >> {pids}; setsid sleep 100 & echo $! >> {pids}; exec sleep 100"
-    subprocess.run(["sh", "-c", script], check=True)
+    subprocess.run(["sh", "-c", script], check=True, env={"PATH": os.environ["PATH"]})

@@ -109,7 +109,7 @@ class Model:
         for key in keys:
             record = self._asked_anew(key, later)
             if record is None and (approved or self._stops(key, later) or (again and not rerun)):
-                self.marks[key] = "ran"
+                self.marks.setdefault(key, "ran")
                 answers.append(b"ran")
             elif record is None:
                 self.records[key] = Record(self.epoch, nonce, rerun, over, [reply])
@@ -157,7 +157,7 @@ class Model:
         """The answer, and the state and approval of the record."""
         record = self._asked_anew(key, later=True)
         if record is None and (self._stops(key, later=True) or (again and not rerun)):
-            self.marks[key] = "ran"
+            self.marks.setdefault(key, "ran")
             return "ran", "", ""
         if record is None:
             record = self.records[key] = Record(self.epoch, nonce, rerun, True, [reply])

@@ -81,7 +81,6 @@ class Child(asyncio.Protocol):
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=descriptors,
                 start_new_session=True,
-                env=descendants.marked(),
             )
             child = cls(max_frame=max_frame)
             child._entry_flag = entry_flag.EntryFlag(shared)

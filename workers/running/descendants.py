@@ -9,16 +9,14 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
-WORKER = "TOOLPOOL_WORKER"
-"""The variable that tells a worker the id that its supervisor gave it."""
-CHILD_OF = "TOOLPOOL_CHILD_OF"
-"""The variable by which programs of child processes are recognized: the id of the worker."""
 _PR_SET_CHILD_SUBREAPER = 36
 _ROUNDS = 20
+_PAUSE_SECONDS = 0.005
 
 
 def adopt() -> None:
@@ -61,31 +59,35 @@ def end_group(pid: int) -> None:
             end(pid, signal.SIGKILL)
 
 
-def marked() -> dict[str, str]:
-    """The environment for a child process."""
-    return {**os.environ, CHILD_OF: os.environ.get(WORKER, "")}
+def end_adopted(own: Collection[int]) -> None:
+    """Kill the orphans that this process has adopted, with all that they started (Linux).
 
-
-def end_orphans(worker: str) -> None:
-    """Kill what the child processes of an ended worker started (Linux).
-
-    The kernel kills the child processes with their worker, but not the programs that they run.
+    The kernel kills child processes with their worker, but not the programs that they run. `own`
+    are this process's other children. What belongs to its session is not a tool's either: a script
+    may have started it before it became this process.
     """
-    variable = f"{CHILD_OF}={worker}".encode()
+    session = os.getsid(0)
     for _ in range(_ROUNDS):
-        found = list(_with_variable(variable))
-        if not found:
+        adopted = [
+            pid
+            for pid, parent, its_session in _processes()
+            if parent == os.getpid() and its_session != session and pid not in own
+        ]
+        if not adopted:
             return
-        _kill(found)
+        for pid in adopted:
+            end_tree(pid)
+        reap_adopted(own)
+        time.sleep(_PAUSE_SECONDS)
 
 
-def _with_variable(variable: bytes) -> Iterator[int]:
-    with contextlib.suppress(OSError):
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with contextlib.suppress(OSError):
-                    if variable in (entry / "environ").read_bytes().split(b"\0"):
-                        yield int(entry.name)
+def reap_adopted(own: Collection[int]) -> None:
+    """Collect adopted orphans that have ended; the `own` children are left to their owners."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            if ended.si_pid in own:
+                return  # it hides the others until its owner has collected it
+            os.waitpid(ended.si_pid, os.WNOHANG)
 
 
 def _reap() -> bool:
@@ -107,14 +109,20 @@ def _kill(pids: list[int]) -> None:
 def _below(pid: int) -> list[int]:
     """The living descendants of `pid`; empty without /proc."""
     children: defaultdict[int, list[int]] = defaultdict(list)
-    with contextlib.suppress(OSError):
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with contextlib.suppress(OSError, ValueError, IndexError):
-                    state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-                    if state not in "ZX":
-                        children[int(parent)].append(int(entry.name))
+    for process, parent, _ in _processes():
+        children[parent].append(process)
     found = list(children[pid])
     for descendant in found:
         found.extend(children[descendant])
     return found
+
+
+def _processes() -> Iterator[tuple[int, int, int]]:
+    """Every living process, its parent and its session; nothing without /proc."""
+    with contextlib.suppress(OSError):
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                    if fields[0] not in "ZX":
+                        yield int(entry.name), int(fields[1]), int(fields[3])

@@ -110,9 +110,7 @@ class _Worker:
                 tethered([*command, *options]),
                 pass_fds=descriptors,
                 start_new_session=True,
-                env=without_secrets(os.environ, secrets)
-                | metrics.environment(self._slot)
-                | {descendants.WORKER: self.id},
+                env=without_secrets(os.environ, secrets) | metrics.environment(self._slot),
             )
 
     def listen(self) -> None:
@@ -137,7 +135,6 @@ class _Worker:
         code = self.process.poll()
         if code is not None:
             self.kill()
-            descendants.end_orphans(self.id)
             self.link.close()
             self._metrics.ended(self._slot, code)
         return code
@@ -183,6 +180,7 @@ class Supervisor:
             # An interrupt that was ignored at the start stays ignored: this is a background job.
             if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._stop)
+        descendants.adopt()  # what tools of a killed worker leave behind
         check_at = note_at = 0.0
         with (
             closing(self._health),
@@ -198,6 +196,7 @@ class Supervisor:
                     return code
                 self._ended.report()
                 if time.monotonic() >= note_at:
+                    descendants.reap_adopted(self._pids)
                     self._note_health()
                     note_at = time.monotonic() + _CHECK_SECONDS
                 if self._stopping.is_set():
@@ -290,8 +289,14 @@ class Supervisor:
             log.error("crash_loop_not_reported: %s", error)
 
     def _note_end(self, worker: str, code: int) -> None:
-        if code != 0:  # otherwise the worker itself has told dispatchers
+        if code != 0:  # otherwise the worker itself has ended its tools and told dispatchers
+            descendants.end_adopted(self._pids)
             self._ended.note(worker)
+
+    @property
+    def _pids(self) -> list[int]:
+        workers = [*self._leaving, *([self._current] if self._current else [])]
+        return [worker.process.pid for worker in workers]
 
     def _check(self, client: "redis.Redis") -> None:
         """Judge every worker by what it sent, and by the messages that wait for it."""

@@ -45,7 +45,7 @@ if what == 'ask' then
   if not r[1] and once and tried_in ~= '' and tried_in ~= epoch then
     answer = 'moved'
   elseif not r[1] and (once and again == '1' or is_marked(marks, key, tonumber(asked_at))) then
-    mark(marks, key, mark_ms)
+    mark_again(marks, key, mark_ms)
     answer = 'ran'
   elseif not r[1] then
     redis.call('HSET', key, 'state', 'waiting', 'approval', 'waiting', 'epoch', epoch, 'opened', nonce,

@@ -6,9 +6,9 @@
 -- KEYS: epoch, record...
 -- ARGV: epoch candidate, caller's reply stream, cancel list prefix, prefix of marks,
 --       'unstarted' or 'denied' (leave running calls alone), 'deadline', 'cancel', 'leave', 'refused' (leave
---       others' calls alone), 'unapproved' or 'used', ms a mark is kept, then for each record: nonce, epoch it was opened in (if
---       not sent: accepted in), keep ms, outcome if never claimed, outcome if claimed, outcome if unknown,
---       cancel message, 1 if the caller has not sent it, ms after which a refused call may be asked again
+--       others' calls alone), 'unapproved' or 'used', ms a mark is kept, then for each record: nonce, epoch
+--       it was opened in (if not sent: accepted in), keep ms, outcome if never claimed, outcome if claimed,
+--       outcome if unknown, cancel message, 1 if the caller has not sent it, ms after which a refused call may be asked again
 --       ('' = not while its record is kept), 1 if a mark prevents a start for so long after its end
 -- Returns for each record its outcome, 'running <worker>', 'open', 'waiting' or 'approved' (left alone),
 -- 'others' (a living dispatcher waits for it longer: the caller is no longer notified) or 'missing'.
@@ -56,9 +56,11 @@ end
 local function prolong(key, keep_ms, life_ms)
   if redis.call('PTTL', key) >= tonumber(keep_ms) then return end
   redis.call('PEXPIRE', key, keep_ms)
-  if tonumber(redis.pcall('GET', mark_of(marks, key)) or '') then  -- its mark ends with its record
+  local ends = tonumber(redis.pcall('GET', mark_of(marks, key)) or '')
+  if ends and ends > 0 then  -- its mark ends with its record
+    local left = redis.call('PTTL', mark_of(marks, key))
     redis.call('DEL', mark_of(marks, key))
-    mark_ended(marks, key, life_ms)
+    mark_ended(marks, key, math.max(left, life_ms))
   end
 end
 
@@ -147,7 +149,13 @@ for i = 2, #KEYS do
     local is_for_now = which == 'denied' and body == ARGV[at + 3] and ARGV[at + 8] ~= ''
     if is_for_now then redis.call('HSET', KEYS[i], 'anew', now + ARGV[at + 8]) end
     settle(KEYS[i], ARGV[at], ARGV[at + 2], r[9], body, is_for_now and '' or r[6], reply)
-    if ARGV[at + 9] == '1' and not is_for_now then mark_ended(marks, KEYS[i], life_ms) end
+    if life_ms == 0 or is_for_now and r[11] then
+      -- it may be started again, or its approval is still good
+    elseif is_for_now then
+      mark_refused(marks, KEYS[i], now + ARGV[at + 8])
+    else
+      mark_ended(marks, KEYS[i], life_ms)
+    end
     answers[i - 1] = body
   end
 end

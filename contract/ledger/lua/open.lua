@@ -30,7 +30,7 @@ for i = 3, #KEYS do
   elseif not record[1] and (approved == '1' or once and again == '1'
       or is_marked(marks, KEYS[i], tonumber(asked_at))
       and (once or not is_noted_as_shared(marks, KEYS[i]))) then
-    mark(marks, KEYS[i], mark_ms)  -- an approved call has a record, or had one
+    mark_again(marks, KEYS[i], mark_ms)  -- an approved call has a record, or had one
     answers[i - 1] = 'ran'
   elseif not record[1] then
     redis.call('HSET', KEYS[i], 'state', 'open', 'epoch', epoch, 'opened', nonce,

@@ -141,7 +141,7 @@ local function fields_of(key, ...)
   return found
 end
 
--- The mark of a call that was claimed: `<prefix>:ran:` is one shorter than `<prefix>:call:`.
+-- The key of a call's mark: `<prefix>:ran:` is one shorter than `<prefix>:call:`.
 local function mark_of(prefix, key)
   return prefix .. string.sub(key, #prefix + 2)
 end
@@ -170,6 +170,11 @@ end
 
 local function mark(prefix, key, ms)
   redis.call('SET', mark_of(prefix, key), '', 'PX', ms)
+end
+
+-- Keeps a call marked that was asked for again. A mark that has an end keeps it: a later request may remove it.
+local function mark_again(prefix, key, ms)
+  if not tonumber(redis.pcall('GET', mark_of(prefix, key)) or '') then mark(prefix, key, ms) end
 end
 
 -- False if the call has a mark.

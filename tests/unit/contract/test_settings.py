@@ -240,6 +240,8 @@ def test_a_wrong_value_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
         ("rediss://host/0", "rediss://host/0"),
         ("redis://host:6379/2?password=p%40s&x=1", "redis://:p%40s@host:6379/2?x=1"),
         ("redis://host/0?username=u&password=p", "redis://u:p@host/0"),
+        ("redis://u@host/0?password=p", "redis://u:p@host/0"),
+        ("redis://:a@host/0?username=u&password=p", "redis://u:a@host/0"),
         ("unix:///run/redis.sock?db=3", "redis+socket:///run/redis.sock?virtual_host=3"),
         ("redis+socket:///run/redis.sock", "redis+socket:///run/redis.sock"),
     ],

@@ -292,6 +292,26 @@ async def test_a_call_that_a_worker_found_no_place_for_waits_until_there_is_one(
     assert real.may_start("a-0", "n", (limit,))
 
 
+async def test_a_call_that_was_sent_back_is_not_let_go_because_it_has_a_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("toolpool.dispatcher.calls.rate_gate._FOLLOW_SECONDS", 0.01)
+    bench = Bench()
+    call, behind = bench.submit("a-0", "a-1", rate="1/h", wait=100_000.0)
+    await turns(10)
+    real = bench.rates.real
+    (limit,) = call.limited.limits if call.limited is not None else ()
+    real._taken.clear()
+    assert real.may_start("another", "n", (limit,))
+    bench.gate.hold_again(call, (limit,))
+    real._is_known = {"a-0", "a-1"}.__contains__
+    following = asyncio.ensure_future(bench.gate.follow())
+    await eventually(lambda: behind.stage is not Stage.NEW, "what others have sent goes")
+    await asyncio.sleep(0.05)
+    assert call.limited is not None and call.limited.waits
+    following.cancel()
+
+
 async def test_a_limit_that_only_a_worker_knows_holds_a_call_here() -> None:
     """As the workers' setting for a tenant, which this dispatcher lacks."""
     bench = Bench()

@@ -126,9 +126,10 @@ def test_a_list_that_may_stand_for_a_set_is_compared_in_the_strictest_order(valu
         test = conditions.Test(Condition(argument="x", **comparison))  # type: ignore[arg-type]
         assert test.holds(given, for_all=False) is (value != told)
         assert not test.holds(given, for_all=True)
-    assert not conditions.Test(Condition(argument="x", equals=["a", "a"])).holds(
-        {"x": ["a", "b"]}, for_all=False
-    )
+    test = conditions.Test(Condition(argument="x", equals=["a", "b"]))
+    assert test.holds({"x": ["b", "a", "b"]}, for_all=False)
+    assert not test.holds({"x": ["a", "a"]}, for_all=False)
+    assert not test.holds({"x": ["a", "b", "c"]}, for_all=False)
 
 
 EVIL = "evil"

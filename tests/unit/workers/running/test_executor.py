@@ -286,6 +286,41 @@ async def test_arguments_that_fit_the_tool_as_it_was_offered_are_not_the_models_
     assert outcome.executed is Executed.NO
 
 
+@pytest.mark.parametrize("name", ["stay_silent", "stay_in_thread"])
+async def test_a_tool_is_not_entered_when_the_place_of_its_call_may_be_gone(
+    name: str, tmp_path: Path
+) -> None:
+    bench, entered = Bench({RunIn.LOOP: 1, RunIn.THREAD: 1}, None), asyncio.Event()
+    arguments = {"gate": str(tmp_path / "gate")} if name == "stay_in_thread" else {}
+    call = CallMessage(key="k", id="k", tool=name, digest="", arguments=arguments, final=True)
+    late = time.monotonic() - 0.001
+    run = await bench.runner.run(
+        call, 9.0, lambda *_: None, on_entered=entered.set, tenant="default", enter_by=late
+    )
+    outcome = run.completion.outcome
+    assert (outcome.code, outcome.executed) == (Code.EXPIRED, Executed.NO)
+    assert not entered.is_set()
+
+
+async def test_a_call_under_a_limit_has_less_time_to_enter_its_tool_than_its_place_is_held(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And any other call may be entered at any time until its deadline."""
+
+    @tool(rate="9/min")
+    async def rare(path: str) -> None:
+        """Be under a limit."""
+        Path(path).touch()
+
+    monkeypatch.setattr("toolpool.workers.running.executor.ENTERED_WITHIN_SECONDS", -1.0)
+    bench = Bench({RunIn.LOOP: 2}, catalog=Catalog([rare, touch]))
+    await bench.call("a", "rare", path=str(tmp_path / "a"))
+    await bench.call("b", "touch", path=str(tmp_path / "b"))
+    await eventually(lambda: len(bench.outcomes()) == 2, "both are answered")
+    assert (bench.outcomes()["a"].code, bench.outcomes()["b"].ok) == (Code.EXPIRED, True)
+    assert not (tmp_path / "a").exists()
+
+
 @pytest.mark.parametrize("is_bound", [True, False])
 async def test_a_call_that_was_judged_runs_only_in_the_tool_that_it_was_judged_for(
     tmp_path: Path, is_bound: bool
