@@ -183,10 +183,13 @@ class MemoryServer:
             if not opening.rerunnable and tried_in not in (None, self.epoch):
                 return MOVED
             is_asked_again = opening.again and not opening.rerunnable
-            is_marked = self.is_marked(
-                opening.key, may_share=opening.rerunnable, asked_at=opening.asked_at
-            )
-            if opening.approved or is_asked_again or is_marked:
+            if (
+                opening.approved
+                or is_asked_again
+                or self.is_marked(
+                    opening.key, may_share=opening.rerunnable, asked_at=opening.asked_at
+                )
+            ):
                 self.marks.setdefault(opening.key, math.inf)
                 return RAN
             self.records[opening.key] = Record(
@@ -646,13 +649,16 @@ class MemoryServer:
         """Whether a call has any mark, also one that a later request may remove."""
         return key in self.marks or self.is_marked(key)
 
-    def note_shared(self, key: str, keep: float) -> None:
-        """Note for `keep` seconds that a call shares a run."""
+    def note_shared(self, key: str, keep: float) -> bool:
+        """Note for `keep` seconds that a call shares a run; whether it was noted before."""
         now = time.monotonic()
         while self.shared_until and next(iter(self.shared_until.values())) <= now:
             del self.shared_until[next(iter(self.shared_until))]
+        if self.shared_until.get(key, 0.0) > now:
+            return True
         if not self.is_marked(key):
             self.shared_until[key] = now + keep
+        return False
 
     def mark_ended(self, key: str) -> None:
         """Mark a settled call for as long as its record is kept."""

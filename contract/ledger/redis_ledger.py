@@ -86,9 +86,18 @@ class RedisLedger:
         return epoch.decode(errors="replace"), answers
 
     async def close(
-        self, closings: Sequence[Closing], *, reply: str, end: CloseReason, give_up_at: float
+        self,
+        closings: Sequence[Closing],
+        *,
+        reply: str,
+        end: CloseReason,
+        give_up_at: float,
+        now: float = 0.0,
     ) -> list[bytes]:
-        """End calls; answers the outcome or state of each."""
+        """End calls; answers the outcome or state of each.
+
+        `now` is fleet time as the caller knows it; 0: the server's.
+        """
         keys = [self._names.epoch, *(self._names.call(c.key) for c in closings)]
         arguments: list[str | bytes | int] = [
             self._scripts.epoch_candidate,
@@ -97,6 +106,7 @@ class RedisLedger:
             self._names.ran_prefix,
             end.value,
             self._marks_ms,
+            round(now * 1000),
         ]
         for closing in closings:
             arguments += (

@@ -432,6 +432,10 @@ class Pending(msgspec.Struct, eq=False):
         """Note that an equal call provides its result, by a shared run or a kept result."""
         self.shared_as, self.age = how, age
 
+    def shares_run_again(self, again: bool) -> None:
+        """Note whether it was dispatched before, and may have run in a run that it shared."""
+        self.may_have_run = again
+
     def attempt_ended(self, outcome: Outcome) -> None:
         """Note the outcome of an attempt, or of a shared run, that another attempt follows."""
         if outcome.executed is not Executed.NO:

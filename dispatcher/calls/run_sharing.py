@@ -23,6 +23,7 @@ from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.calls.shared_run import KEPT_SECONDS, SharedRun
 from toolpool.dispatcher.outcomes import left_to_others, not_queued
+from toolpool.dispatcher.transports.base import NOTED
 
 log = logs.logger("run_sharing")
 
@@ -117,7 +118,8 @@ class RunSharing:
         for (asker, digest, anew), state in zip(submitted, states, strict=True):
             if not asker.is_open or asker.is_abandoned or self._is_closed:
                 continue  # it is being ended by its own record
-            if state is None:
+            if state in (None, NOTED):
+                asker.shares_run_again(state == NOTED)
                 self._share(asker, digest, anew)
             else:
                 self._calls.send_alone(asker)
@@ -211,6 +213,8 @@ class RunSharing:
         self._answer(asker, outcome)
 
     def _answer(self, asker: Pending, outcome: Outcome) -> None:
+        if asker.may_have_run and outcome.executed is Executed.NO:
+            outcome = msgspec.structs.replace(outcome, executed=Executed.UNKNOWN)
         self._calls.resolve(asker, outcome)
 
     def _gather(self, share: SharedRun) -> None:

@@ -49,6 +49,10 @@ class TurnNote(msgspec.Struct, frozen=True, gc=False):
     is_answered: bool = False
 
 
+NOTED = "shared"
+"""The answer for a call that was noted before as sharing a run."""
+
+
 class Transport(Protocol):
     """Carries batches out and replies in. Methods raise `ServerUnavailable` past `give_up_at`."""
 
@@ -223,7 +227,7 @@ class Transport(Protocol):
         """Note for `keep` seconds that calls share a run, unless they have records.
 
         Such a call has no record of its own, but nobody may take it for one that never ran.
-        Returns the states of the records, as `states` does.
+        Returns the states of the records, as `states` does; `NOTED` if it was noted before.
         """
         ...
 

@@ -19,7 +19,7 @@ from toolpool.contract.ledger.protocols import (
 )
 from toolpool.contract.ledger.rate_counters import RateLedger
 from toolpool.contract.ledger.shared_runs import SharedLedger
-from toolpool.dispatcher.transports.base import Survey, TurnNote
+from toolpool.dispatcher.transports.base import NOTED, Survey, TurnNote
 
 _TURNS_KEPT = 10_000
 _TURNS: WeakKeyDictionary[MemoryServer, deque[TurnNote]] = WeakKeyDictionary()
@@ -201,9 +201,9 @@ class MemoryTransport:
     async def note_shared(self, keys: Sequence[str], keep: float) -> list[str | None]:
         """Note for `keep` seconds that calls share a run, unless they have records."""
         states = await self.states(keys)
-        for key, state in zip(keys, states, strict=True):
-            if state is None:
-                self._server.note_shared(key, keep)
+        for at, (key, state) in enumerate(zip(keys, states, strict=True)):
+            if state is None and self._server.note_shared(key, keep):
+                states[at] = NOTED
         return states
 
     async def has_ended(self, key: str) -> bool:

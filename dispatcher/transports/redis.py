@@ -197,7 +197,13 @@ class RedisTransport:
     ) -> list[LedgerAnswer]:
         """End calls; returns the state of each, or its outcome."""
         return decode_answers(
-            await self._ledger.close(closings, reply=self._reply, end=end, give_up_at=give_up_at)
+            await self._ledger.close(
+                closings,
+                reply=self._reply,
+                end=end,
+                give_up_at=give_up_at,
+                now=self.server_time(),
+            )
         )
 
     async def receive(self) -> list[bytes]:

@@ -108,7 +108,7 @@ class Model:
         is_new = False
         for key in keys:
             record = self._asked_anew(key, later)
-            if record is None and (approved or self._stops(key, later) or (again and not rerun)):
+            if record is None and (approved or (again and not rerun) or self._stops(key, later)):
                 self.marks.setdefault(key, "ran")
                 answers.append(b"ran")
             elif record is None:
@@ -156,7 +156,7 @@ class Model:
     ) -> tuple[str, str, str]:
         """The answer, and the state and approval of the record."""
         record = self._asked_anew(key, later=True)
-        if record is None and (self._stops(key, later=True) or (again and not rerun)):
+        if record is None and ((again and not rerun) or self._stops(key, later=True)):
             self.marks.setdefault(key, "ran")
             return "ran", "", ""
         if record is None:

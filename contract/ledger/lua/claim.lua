@@ -17,7 +17,7 @@ local most, window, at, told_ms = {}, {}, 0, 0
 
 if ARGV[7] ~= '' then
   local clock, longest, told, rest = string.match(ARGV[7], '^(%d+) (%d+) (%d+) (.*)$')
-  at, told_ms = time_of_places(tonumber(clock)), tonumber(told)
+  at, told_ms = time_by(clock), tonumber(told)
   for m, w in string.gmatch(rest, '(%d+) (%d+)') do
     local i = #most + 1
     most[i], window[i] = tonumber(m), tonumber(w)

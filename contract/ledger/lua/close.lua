@@ -6,8 +6,8 @@
 -- KEYS: epoch, record...
 -- ARGV: epoch candidate, caller's reply stream, cancel list prefix, prefix of marks,
 --       'unstarted' or 'denied' (leave running calls alone), 'deadline', 'cancel', 'leave', 'refused' (leave
---       others' calls alone), 'unapproved' or 'used', ms a mark is kept, then for each record: nonce, epoch
---       it was opened in (if not sent: accepted in), keep ms, outcome if never claimed, outcome if claimed,
+--       others' calls alone), 'unapproved' or 'used', ms a mark is kept, caller's fleet time in ms, then for each record:
+--       nonce, epoch --       it was opened in (if not sent: accepted in), keep ms, outcome if never claimed, outcome if claimed,
 --       outcome if unknown, cancel message, 1 if the caller has not sent it, ms after which a refused call may be asked again
 --       ('' = not while its record is kept), 1 if a mark prevents a start for so long after its end
 -- Returns for each record its outcome, 'running <worker>', 'open', 'waiting' or 'approved' (left alone),
@@ -15,6 +15,7 @@
 local epoch = server_epoch(KEYS[1], ARGV[1])
 local reply, cancels, marks, which, mark_ms = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local now = certain_ms()  -- the clock may just have jumped
+local caller_now = time_by(ARGV[7])
 
 local function without_caller(replies)
   local others, alive = {}, false
@@ -44,24 +45,17 @@ local function settle_absent(key, nonce, opened_in, keep_ms, no, doubtful, unsen
   redis.call('HSET', key, 'state', 'settled', 'epoch', epoch, 'settled_by', nonce, 'outcome', body)
   redis.call('PEXPIRE', key, keep_ms)
   if not (is_sure and which == 'refused' and anew_ms ~= '') then
-    mark_ended(marks, key, life_ms)
+    mark_ended(marks, key, life_ms, caller_now)
   else
-    redis.call('HSET', key, 'anew', now + anew_ms)
-    if life_ms ~= 0 then mark_refused(marks, key, now + anew_ms) end
+    redis.call('HSET', key, 'anew', caller_now + anew_ms)
+    if life_ms ~= 0 then mark_refused(marks, key, caller_now + anew_ms) end
   end
   return body
 end
 
 -- A call that is refused or rejected once more cannot run before this refusal's time is over.
-local function prolong(key, keep_ms, life_ms)
-  if redis.call('PTTL', key) >= tonumber(keep_ms) then return end
-  redis.call('PEXPIRE', key, keep_ms)
-  local ends = tonumber(redis.pcall('GET', mark_of(marks, key)) or '')
-  if ends and ends > 0 then  -- its mark ends with its record
-    local left = redis.call('PTTL', mark_of(marks, key))
-    redis.call('DEL', mark_of(marks, key))
-    mark_ended(marks, key, math.max(left, life_ms))
-  end
+local function prolong(key, keep_ms)
+  if redis.call('PTTL', key) < tonumber(keep_ms) then redis.call('PEXPIRE', key, keep_ms) end
 end
 
 -- Dispatchers end waiting calls by their own clocks, which may be ahead by this much.
@@ -84,7 +78,7 @@ end
 
 local answers = {}
 for i = 2, #KEYS do
-  local at = 7 + (i - 2) * 10
+  local at = 8 + (i - 2) * 10
   local life_ms = ARGV[at + 9] == '1' and mark_ms or 0
   local r = fields_of(KEYS[i], 'state', 'outcome', 'worker', 'epoch', 'claims', 'replies',
     'until', 'deadline', 'keep', 'anew', 'approval', 'handed_over')
@@ -99,10 +93,11 @@ for i = 2, #KEYS do
     redis.call('HDEL', KEYS[i], 'anew')
     if r[11] then redis.call('HSET', KEYS[i], 'approval', 'cancelled') end
     settle(KEYS[i], ARGV[at], math.max(ARGV[at + 2], redis.call('PTTL', KEYS[i])), r[9], body, '')
-    mark_ended(marks, KEYS[i], life_ms)
+    mark_ended(marks, KEYS[i], life_ms, caller_now)
     answers[i - 1] = body
   elseif r[1] == 'settled' then
-    if (which == 'refused' or which == 'rejected') and not r[10] then prolong(KEYS[i], ARGV[at + 2], life_ms) end
+    if (which == 'refused' or which == 'rejected') and not r[10] then prolong(KEYS[i], ARGV[at + 2]) end
+    keep_mark_with(marks, KEYS[i], caller_now)
     answers[i - 1] = r[2]
   elseif which == 'rejected' then
     answers[i - 1] = r[1] == 'claimed' and 'running ' .. r[3] or r[1]
@@ -114,13 +109,13 @@ for i = 2, #KEYS do
       if which == 'used' and not is_sure then approval = 'cancelled' end  -- it ended before
       redis.call('HSET', KEYS[i], 'approval', approval)
       if which == 'refused' and ARGV[at + 8] ~= '' then
-        redis.call('HSET', KEYS[i], 'anew', now + ARGV[at + 8])
+        redis.call('HSET', KEYS[i], 'anew', caller_now + ARGV[at + 8])
       end
       -- An approved call may run in another attempt before its other dispatchers read this refusal: they
       -- check the record themselves.
       local told = approval ~= 'approved' and r[6] or ''
       settle(KEYS[i], ARGV[at], math.max(ARGV[at + 2], redis.call('PTTL', KEYS[i])), r[9], body, told, reply)
-      if approval ~= 'approved' then mark_ended(marks, KEYS[i], life_ms) end
+      if approval ~= 'approved' then mark_ended(marks, KEYS[i], life_ms, caller_now) end
       answers[i - 1] = body
     elseif which == 'leave' or which == 'deadline' and r[1] == 'approved' then
       answers[i - 1] = 'others'
@@ -147,14 +142,14 @@ for i = 2, #KEYS do
       body = ARGV[at + 5]
     end
     local is_for_now = which == 'denied' and body == ARGV[at + 3] and ARGV[at + 8] ~= ''
-    if is_for_now then redis.call('HSET', KEYS[i], 'anew', now + ARGV[at + 8]) end
+    if is_for_now then redis.call('HSET', KEYS[i], 'anew', caller_now + ARGV[at + 8]) end
     settle(KEYS[i], ARGV[at], ARGV[at + 2], r[9], body, is_for_now and '' or r[6], reply)
     if life_ms == 0 or is_for_now and r[11] then
       -- it may be started again, or its approval is still good
     elseif is_for_now then
-      mark_refused(marks, KEYS[i], now + ARGV[at + 8])
+      mark_refused(marks, KEYS[i], caller_now + ARGV[at + 8])
     else
-      mark_ended(marks, KEYS[i], life_ms)
+      mark_ended(marks, KEYS[i], life_ms, caller_now)
     end
     answers[i - 1] = body
   end

@@ -41,6 +41,7 @@ for i = 3, #KEYS do
     longest_wait = math.max(longest_wait, tonumber(wait_ms))
     answers[i - 1] = 'new'
   elseif record[1] == 'settled' then
+    keep_mark_with(marks, KEYS[i], now)
     answers[i - 1] = record[3]
   elseif record[2] == nonce then
     answers[i - 1] = 'new'

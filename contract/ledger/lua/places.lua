@@ -1,16 +1,9 @@
 -- Places under limits, for `rate.lua` and `claim.lua`: a sorted set for each limit, scored by expiry in ms.
 -- `<call>` is held for a call that waits to be started. A started call is `<call>#<nonce>` under a limit with a
 -- window, and `<call>#<nonce>@<worker>` under a limit on running calls, until its worker reports its end.
--- The caller gives fleet time by its own clock, which jumps of the server's clock do not change. If both agree roughly,
--- the server's is used: for all callers it is the same, however long their requests take.
-local ROUGHLY_MS = 2000
+-- Times are by the server's clock, which is the same for all callers however long their requests take, unless it has
+-- jumped.
 local LONGEST_WINDOW_MS = 86400000
-
-local function time_of_places(told)
-  local own = now_ms()
-  return math.abs(own - told) <= ROUGHLY_MS and own or told
-end
-
 local RUNNING_KEY_MS = 604800000  -- longer than a call runs
 local UNSEEN_MS = 20000
 

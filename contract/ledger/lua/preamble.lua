@@ -63,6 +63,16 @@ local function certain_ms()
   return last > 0 and now - last > GAP_MS and last or now
 end
 
+-- Fleet time, or what the caller knows it to be by its own clock, if the server's has jumped and nobody has corrected
+-- it yet.
+local ROUGHLY_MS = 2000
+
+local function time_by(told)
+  local own = now_ms()
+  told = tonumber(told)
+  return told > 0 and math.abs(own - told) > ROUGHLY_MS and told or own
+end
+
 -- A command on a key that writers without a signing key may have overwritten. A value that it fails on (another
 -- type, or a stream that has reached the last id) is deleted as lost data.
 local function call(command, key, ...)
@@ -184,10 +194,20 @@ end
 
 -- The call was settled: neither an earlier request, nor restoring its record and message without a signing key, nor
 -- losing its record in a jump of the server's clock must run it.
-local function mark_ended(prefix, key, ms)
+local function mark_ended(prefix, key, ms, now)
   if is_marked(prefix, key) and not is_noted_as_shared(prefix, key) then return end
   local left = redis.call('PTTL', key)
-  redis.call('SET', mark_of(prefix, key), string.format('%.0f', now_ms() + left), 'PX', math.max(left + SPARE_MS, ms))
+  redis.call('SET', mark_of(prefix, key), string.format('%.0f', now + left), 'PX', math.max(left + SPARE_MS, ms))
+end
+
+-- A record that is told again must not outlive its mark, as it does after a jump of the server's clock: who reads `no`
+-- from it rules out all that was asked for before.
+local function keep_mark_with(prefix, key, now)
+  local ends = tonumber(redis.pcall('GET', mark_of(prefix, key)) or '')
+  local last = now + redis.call('PTTL', key)
+  if not ends or ends <= 0 or ends >= last then return end
+  local left = redis.call('PTTL', mark_of(prefix, key))
+  redis.call('SET', mark_of(prefix, key), string.format('%.0f', last), 'PX', math.max(left, last - now + SPARE_MS))
 end
 
 -- Refusals for a time may be many, so their marks are kept for less long.

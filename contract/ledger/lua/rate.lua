@@ -11,7 +11,7 @@
 -- A member has one place under a limit, so a repeated step takes nothing twice.
 local limits, notes, longest = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 use_fleet_time(table.remove(KEYS, 1))
-local root, now = ARGV[4], time_of_places(tonumber(ARGV[5]))
+local root, now = ARGV[4], time_by(ARGV[5])
 local LOOK_AGAIN_MS = 100
 local most, window, used, free, touched = {}, {}, {}, {}, {}
 
