@@ -118,6 +118,8 @@ class Background:
         self._in_flight.move_to_background(pending, kept)
         self._remember(call)
         keeping = self._in_flight.in_background(self._keep(call, left + kept))
+        if pending.is_unsent:
+            self._in_flight.in_background(self._keep_outcome(pending, call, kept))
         await asyncio.wait({keeping}, timeout=_KEEP_HANDLE_SECONDS)
         if not pending.is_open:
             return None
@@ -137,6 +139,15 @@ class Background:
             id_given=pending.call.id_given,
             origin=pending.call.origin,
         )
+
+    async def _keep_outcome(self, pending: Pending, call: BackgroundCall, seconds: float) -> None:
+        """Keep the outcome of a call that had no record yet as long as its handle.
+
+        Another dispatcher may write it, without knowing that the call has a handle.
+        """
+        while pending.is_open:
+            await pending.wait(max(1.0, pending.deadline - time.monotonic()))
+        await self._keep(call, seconds)
 
     async def _keep(self, call: BackgroundCall, seconds: float) -> None:
         """Store a call until the server confirms it."""

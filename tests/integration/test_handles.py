@@ -11,7 +11,7 @@ import redis.asyncio
 from tests.integration.fleet import call
 from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
-from toolpool import Dispatcher, ServerUnavailable, tool
+from toolpool import Deny, Dispatcher, Hooks, ServerUnavailable, tool
 from toolpool.contract.envelope import CatalogEntry
 from toolpool.contract.ledger.lua_scripts import LuaScript, LuaScripts
 from toolpool.contract.ledger.protocols import Claim, Opening, Settlement
@@ -365,3 +365,30 @@ async def test_a_refused_call_is_not_run_because_its_handle_is_asked_for() -> No
         assert result is not None
         assert (result.code, result.executed) == (Code.DENIED, Executed.NO)
     assert starts == ["first"]
+
+
+async def test_the_outcome_of_a_handle_is_kept_though_another_dispatcher_ends_its_call() -> None:
+    gate = Gate()
+
+    @tool(effects="read", concurrency=1, concurrency_scope="fleet", background=True)
+    async def work(name: str) -> str:
+        """Work."""
+        await gate.wait(name)
+        return name
+
+    deny = Hooks(before_call=lambda _: Deny("not here"))
+    asked = call("work", name="b")
+    async with alone([work], background_wait=0.02) as dispatcher, second(dispatcher) as later:
+        await dispatcher.dispatch(call("work", "a", name="first"), session="s", turn="1")
+        handle = str((await dispatcher.dispatch(asked, session="s", turn="2"))[0].handle)
+        async with second(dispatcher, deny) as other:
+            [denied] = await other.dispatch(asked, session="s", turn="2")
+        assert (denied.code, denied.executed) == (Code.DENIED, Executed.NO)
+        await eventually(lambda: dispatcher.in_flight() == 1, "it is told here, too")
+        await asyncio.sleep(0.05)
+        for record in dispatcher._server.records.values():  # a minute later
+            record.gone_at -= 60.0
+        gate.open()
+        result = await later.task_result(handle, session="s", wait=2.0)
+    assert result is not None
+    assert (result.code, result.executed) == (Code.DENIED, Executed.NO)
