@@ -2,7 +2,8 @@
 
 Such a call has its record from the start, with the request and the decision, bound to the exact
 arguments. A dispatcher only remembers its own waiters; when a call is approved after its dispatcher
-has gone, another one sends it.
+has gone, another one sends it. `Deadlines.close_unapproved` ends a call that is not approved in
+time.
 """
 
 import asyncio

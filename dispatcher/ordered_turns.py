@@ -30,7 +30,7 @@ from toolpool.dispatcher.turn_options import TurnOptions
 T = TypeVar("T")
 
 Judged = Mapping[int, Judgement]
-"""The policy's judgements of calls that may not simply run, by index."""
+"""The policy's judgement of each call that it was asked about, by index."""
 
 _ENDED_BY_A_CANCEL = (Code.CANCELLED, Code.QUEUE_UNREACHABLE, Code.WORKER_LOST)
 """The codes of a cancelled call: the last two where its end is unconfirmed."""

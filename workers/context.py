@@ -23,7 +23,7 @@ _HIDDEN_IN_CHARACTERS = 100_000
 ReportProgress = Callable[[float, float | None, str | None], None]
 
 
-class ProgressGate:
+class ProgressThrottle:
     """Forwards a progress report every quarter of a second, and the final one once.
 
     Thread-safe. `close` returns when no report is in progress, and none follows.

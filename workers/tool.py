@@ -9,14 +9,11 @@ from typing_extensions import ParamSpec, TypeVar
 
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.rates import RatePer
-from toolpool.contract.redis_keys import TASK_TOOLS, is_queue, is_secret
 from toolpool.contract.schema.object_fields import NO_OBJECT, takes_objects
-from toolpool.contract.schema.suggestions import closest
 from toolpool.contract.spec import (
     BACKGROUND_TIMEOUT,
     DEFAULT_TIMEOUT,
     Effects,
-    RunIn,
     ToolSpec,
     sealed,
 )
@@ -26,7 +23,14 @@ from toolpool.workers.signature import Signature
 from toolpool.workers.tool_options import (
     offered_options,
     rate_options,
+    require_choice,
+    require_names,
+    require_one_result,
+    require_times,
+    require_values,
+    run_in_of,
     scope_options,
+    secret_names,
     shared_options,
     text_options,
 )
@@ -205,11 +209,11 @@ def _declare(
     where = f"tool {tool_name!r} in {getattr(function, '__module__', '?')}"
     if not inspect.isroutine(function):
         raise ToolDeclarationInvalid(f"{where}: @tool goes on a function")
-    _require_names(tool_name, queue, where)
-    _require_one_result(function, where)
-    _require_choice("effects", effects, ("read", "write"), where)
-    _require_choice("run_in", run_in, ("loop", "thread", "process"), where)
-    _require_choice("validate", validate, ("on", "off"), where)
+    require_names(tool_name, queue, where)
+    require_one_result(function, where)
+    require_choice("effects", effects, ("read", "write"), where)
+    require_choice("run_in", run_in, ("loop", "thread", "process"), where)
+    require_choice("validate", validate, ("on", "off"), where)
     signature = Signature(function, where=where, input_schema=input_schema)
     doc = _documented(function, signature, input_schema)
     schema = signature.json_schema(doc.parameters) if input_schema is None else input_schema
@@ -219,7 +223,7 @@ def _declare(
     returns = returns_of(signature.returned, output_schema, where)
     if timeout is None:
         timeout = BACKGROUND_TIMEOUT if background else DEFAULT_TIMEOUT
-    named = _secrets(secrets, signature, where)
+    named = secret_names(secrets, signature, where)
     try:
         spec = ToolSpec(
             name=tool_name,
@@ -227,7 +231,7 @@ def _declare(
             description=doc.text if description is None else description,
             input_schema=shown,
             output_schema=msgspec.UNSET if returns is None else returns.schema,
-            run_in=_run_in(function, run_in, where),
+            run_in=run_in_of(function, run_in, where),
             effects=Effects(effects) if effects is not None else None,
             recommendations=tuple(recommendations),
             check_schema=validate == "on",
@@ -253,89 +257,10 @@ def _declare(
         )
     except (ValueError, TypeError) as error:
         raise ToolDeclarationInvalid(f"{where}: {error}") from None
-    _require_values(spec, where)
-    _require_times(spec.timeout, heartbeat, signature, where)
+    require_values(spec, where)
+    require_times(spec.timeout, heartbeat, signature, where)
     checks = (check,) if callable(check) else tuple(check)
     return Tool(function, sealed(spec), signature, checks, returns, named)
-
-
-def _require_choice(option: str, given: Any, choices: Sequence[str], where: str) -> None:
-    if given is None or given in choices:
-        return
-    near = closest(given, choices) if isinstance(given, str) else None
-    hint = f"; did you mean {near!r}?" if near else ""
-    raise ToolDeclarationInvalid(
-        f"{where}: {option} is one of {', '.join(map(repr, choices))}, not {given!r}{hint}"
-    )
-
-
-def _require_names(tool: str, queue: str, where: str) -> None:
-    if not tool or len(tool) > 128 or not tool.isprintable() or " " in tool:
-        raise ToolDeclarationInvalid(
-            f"{where}: a tool's name is 1 to 128 printable characters without spaces"
-        )
-    if tool in TASK_TOOLS:
-        raise ToolDeclarationInvalid(
-            f"{where}: the pool has a tool of this name: give it another with @tool(name=…)"
-        )
-    if not is_queue(queue):
-        raise ToolDeclarationInvalid(
-            f"{where}: queue={queue!r} is not a queue name: letters, digits, _ and -, 64 at most"
-        )
-
-
-def _require_values(spec: ToolSpec, where: str) -> None:
-    """Dispatchers decode the spec strictly, and would ignore an invalid one."""
-    try:
-        msgspec.convert(msgspec.to_builtins(spec), ToolSpec)
-    except (msgspec.ValidationError, TypeError, ValueError) as error:
-        wrong, _, option = str(error).partition(" - at `$.")
-        name = f"{option.rstrip('`')}: " if option else ""
-        raise ToolDeclarationInvalid(f"{where}: {name}{wrong}") from None
-    least = {"concurrency": 1, "max_output": 1, "retries": 0}
-    for option, smallest in least.items():
-        value = getattr(spec, option)
-        if value is not None and value < smallest:
-            raise ToolDeclarationInvalid(f"{where}: {option} must be {smallest} or more")
-
-
-def _require_times(
-    timeout: float, heartbeat: float | None, signature: Signature, where: str
-) -> None:
-    if timeout <= 0:
-        raise ToolDeclarationInvalid(f"{where}: timeout must be more than 0 seconds")
-    if heartbeat is None:
-        return
-    if not 0 < heartbeat < float("inf"):
-        raise ToolDeclarationInvalid(f"{where}: heartbeat must be more than 0 seconds")
-    if not signature.injected:
-        raise ToolDeclarationInvalid(
-            f"{where}: heartbeat= needs a parameter of type ToolContext, whose progress() or "
-            "heartbeat() gives the sign of life"
-        )
-
-
-def _secrets(given: Any, signature: Signature, where: str) -> tuple[str, ...]:
-    names = (given,) if isinstance(given, str) else tuple(given)
-    for name in names:
-        if not isinstance(name, str) or not is_secret(name):
-            raise ToolDeclarationInvalid(
-                f"{where}: {name!r} is not a secret name: letters, digits and the signs _ . and "
-                "-, the first no sign, 64 at most"
-            )
-    if names and not signature.injected:
-        raise ToolDeclarationInvalid(
-            f"{where}: secrets= needs a parameter of type ToolContext, whose secret() gives them"
-        )
-    return tuple(dict.fromkeys(names))
-
-
-def _require_one_result(function: Callable[..., Any], where: str) -> None:
-    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
-        raise ToolDeclarationInvalid(
-            f"{where}: it is a generator, and a call has one result: return a list, and report "
-            "progress with a ToolContext"
-        )
 
 
 def _documented(
@@ -346,20 +271,3 @@ def _documented(
     if input_schema is not None:
         return Docstring(text, {})
     return read_docstring(text, (*signature.names, *signature.injected))
-
-
-def _run_in(function: Callable[..., Any], asked: str | None, where: str) -> RunIn:
-    is_coroutine = inspect.iscoroutinefunction(function)
-    if asked is None:
-        return RunIn.LOOP if is_coroutine else RunIn.PROCESS
-    run_in = RunIn(asked)
-    if run_in is RunIn.LOOP and not is_coroutine:
-        raise ToolDeclarationInvalid(
-            f"{where}: run_in='loop' needs `async def`: a plain function would block the loop; "
-            "use run_in='thread' or leave it out for a child process"
-        )
-    if run_in is RunIn.THREAD and is_coroutine:
-        raise ToolDeclarationInvalid(
-            f"{where}: run_in='thread' needs a plain `def`; leave it out to run on the loop"
-        )
-    return run_in

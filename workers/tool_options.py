@@ -1,15 +1,21 @@
 """Validates options of `@tool` and converts them for the spec."""
 
+import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from toolpool.contract import encoding
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.rates import RatePer, rate_of
+from toolpool.contract.redis_keys import TASK_TOOLS, is_queue, is_secret
 from toolpool.contract.schema.strict import OPENAI, NotStrict, strict_schema
+from toolpool.contract.schema.suggestions import closest
 from toolpool.contract.schema.validator import SchemaValidator
-from toolpool.contract.spec import Effects
+from toolpool.contract.spec import Effects, RunIn, ToolSpec
+from toolpool.workers.signature import Signature
 
 _CALLER = re.compile(r"direct|programmatic|code_execution_\d{8}")
 _UNSAID: dict[str, Any] = {
@@ -212,3 +218,108 @@ def _format(grammar: Any, where: str) -> dict[str, Any]:
             f"{where}: grammar is a pair of 'lark' or 'regex' and the definition"
         )
     return {"type": "grammar", "syntax": syntax, "definition": definition}
+
+
+def require_choice(option: str, given: Any, choices: Sequence[str], where: str) -> None:
+    """Raise `ToolDeclarationInvalid` unless the option is None or one of its choices."""
+    if given is None or given in choices:
+        return
+    near = closest(given, choices) if isinstance(given, str) else None
+    hint = f"; did you mean {near!r}?" if near else ""
+    raise ToolDeclarationInvalid(
+        f"{where}: {option} is one of {', '.join(map(repr, choices))}, not {given!r}{hint}"
+    )
+
+
+def require_names(tool: str, queue: str, where: str) -> None:
+    """Raise `ToolDeclarationInvalid` for an unusable name of the tool or its queue."""
+    if not tool or len(tool) > 128 or not tool.isprintable() or " " in tool:
+        raise ToolDeclarationInvalid(
+            f"{where}: a tool's name is 1 to 128 printable characters without spaces"
+        )
+    if tool in TASK_TOOLS:
+        raise ToolDeclarationInvalid(
+            f"{where}: the pool has a tool of this name: give it another with @tool(name=…)"
+        )
+    if not is_queue(queue):
+        raise ToolDeclarationInvalid(
+            f"{where}: queue={queue!r} is not a queue name: letters, digits, _ and -, 64 at most"
+        )
+
+
+def require_values(spec: ToolSpec, where: str) -> None:
+    """Raise `ToolDeclarationInvalid` for a value of another type, or too small.
+
+    Dispatchers decode the spec strictly, and would ignore an invalid one.
+    """
+    try:
+        msgspec.convert(msgspec.to_builtins(spec), ToolSpec)
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        wrong, _, option = str(error).partition(" - at `$.")
+        name = f"{option.rstrip('`')}: " if option else ""
+        raise ToolDeclarationInvalid(f"{where}: {name}{wrong}") from None
+    least = {"concurrency": 1, "max_output": 1, "retries": 0}
+    for option, smallest in least.items():
+        value = getattr(spec, option)
+        if value is not None and value < smallest:
+            raise ToolDeclarationInvalid(f"{where}: {option} must be {smallest} or more")
+
+
+def require_times(
+    timeout: float, heartbeat: float | None, signature: Signature, where: str
+) -> None:
+    """Raise `ToolDeclarationInvalid` for a timeout or heartbeat that the tool cannot keep."""
+    if timeout <= 0:
+        raise ToolDeclarationInvalid(f"{where}: timeout must be more than 0 seconds")
+    if heartbeat is None:
+        return
+    if not 0 < heartbeat < float("inf"):
+        raise ToolDeclarationInvalid(f"{where}: heartbeat must be more than 0 seconds")
+    if not signature.injected:
+        raise ToolDeclarationInvalid(
+            f"{where}: heartbeat= needs a parameter of type ToolContext, whose progress() or "
+            "heartbeat() gives the sign of life"
+        )
+
+
+def secret_names(given: Any, signature: Signature, where: str) -> tuple[str, ...]:
+    """The names of the secrets, each once. Raises `ToolDeclarationInvalid`."""
+    names = (given,) if isinstance(given, str) else tuple(given)
+    for name in names:
+        if not isinstance(name, str) or not is_secret(name):
+            raise ToolDeclarationInvalid(
+                f"{where}: {name!r} is not a secret name: letters, digits and the signs _ . and "
+                "-, the first no sign, 64 at most"
+            )
+    if names and not signature.injected:
+        raise ToolDeclarationInvalid(
+            f"{where}: secrets= needs a parameter of type ToolContext, whose secret() gives them"
+        )
+    return tuple(dict.fromkeys(names))
+
+
+def require_one_result(function: Callable[..., Any], where: str) -> None:
+    """Raise `ToolDeclarationInvalid` for a generator."""
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise ToolDeclarationInvalid(
+            f"{where}: it is a generator, and a call has one result: return a list, and report "
+            "progress with a ToolContext"
+        )
+
+
+def run_in_of(function: Callable[..., Any], asked: str | None, where: str) -> RunIn:
+    """Where the function runs. Raises `ToolDeclarationInvalid` if it cannot run there."""
+    is_coroutine = inspect.iscoroutinefunction(function)
+    if asked is None:
+        return RunIn.LOOP if is_coroutine else RunIn.PROCESS
+    run_in = RunIn(asked)
+    if run_in is RunIn.LOOP and not is_coroutine:
+        raise ToolDeclarationInvalid(
+            f"{where}: run_in='loop' needs `async def`: a plain function would block the loop; "
+            "use run_in='thread' or leave it out for a child process"
+        )
+    if run_in is RunIn.THREAD and is_coroutine:
+        raise ToolDeclarationInvalid(
+            f"{where}: run_in='thread' needs a plain `def`; leave it out to run on the loop"
+        )
+    return run_in

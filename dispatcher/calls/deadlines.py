@@ -101,10 +101,9 @@ class Deadlines:
             self._add_due(pending, CloseReason.UNAPPROVED)
 
     async def end_record(self, pending: Pending) -> bool:
-        """End the record of an answered call. Unless it was cancelled, it goes on while another
-        dispatcher waits for it.
+        """End the record of an answered call; return whether the server confirmed it.
 
-        Returns whether the server confirmed it.
+        A call that was not cancelled goes on while another dispatcher waits for it.
         """
         reason = _end_of(pending)
         closing = self._closing_of(pending, reason)

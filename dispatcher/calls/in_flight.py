@@ -159,8 +159,8 @@ class InFlightCalls(Calls):
     ) -> Pending:
         """Send an accepted call, or join it if it is already open.
 
-        Its deadlines count from `since`, when it left its barrier. A call that `is_behind` others
-        of its turn is not answered with a result that began before them.
+        Its deadlines count from `since`, when the calls before it in its turn had ended. A call
+        that `is_behind` such calls is not answered by a shared or kept result that is older.
         """
         equal: str | None = None
         if spec.is_shared:

@@ -1,7 +1,7 @@
 """Detects dead workers: their leases were not renewed although the server was reachable.
 
 A lease shows that its worker lives and reaches the server. A lapsed lease says something about the
-worker only while the server is known to answer.
+worker only while the server is known to answer. `Recovery` acts on it.
 """
 
 from collections.abc import Iterable

@@ -43,7 +43,7 @@ def key_of(call: ToolCall, turn: TurnOptions, tenant: str, user: Any = None) -> 
 def _idempotency_of(call: ToolCall, spec: ToolSpec, turn: TurnOptions, settings: Settings) -> str:
     """What the idempotency key of a call with a unique id is derived from; empty for others.
 
-    It names no turn: whoever resumes a conversation without its notes does not know it.
+    The turn is no part of it, since `resume` may not know the turn.
     """
     if not spec.injected or call.has_own_key or not is_unique(call.id):
         return ""
@@ -256,7 +256,7 @@ def turn_of(request: ApprovalRequest) -> TurnOptions:
 def record_keys(found: BackgroundCall) -> list[str]:
     """The possible record keys of a call with a handle: its own and those of its retries.
 
-    Their number is that of the release that the call was dispatched under.
+    There is one for each retry that the tool declared when the call was dispatched.
     """
     message = found.message
     retries = retry_of(message.key) + message.retries

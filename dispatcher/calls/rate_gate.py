@@ -1,9 +1,8 @@
 """Holds calls over a rate limit before the pump: round robin over the sessions.
 
-The server counts places for the whole fleet; a dispatcher reserves none in advance. The requests
-and notes of one event-loop turn go in one step; while a step is under way, the next collects. A
-start is counted when its worker claims the call, which needs a place then, too: a call that found
-none comes back here.
+The server counts places for the whole fleet; a dispatcher reserves none in advance. Requests are
+sent in groups, one group after the other. A call that got a place needs one again when its worker
+claims it; if there is none then, it comes back here (`hold_again`).
 """
 
 import asyncio

@@ -75,7 +75,7 @@ class ReplyReader:
             case Question():
                 self._calls.asked(reply)
             case _:
-                self._take_word_of_one(reply)
+                self._apply(reply)
 
     def _take_outcome(self, reply: Settled) -> None:
         pending = self._calls.find(reply.key)
@@ -84,7 +84,7 @@ class ReplyReader:
         else:
             self._observers.notify("late", root_of(reply.key), reply.outcome.worker)
 
-    def _take_word_of_one(self, reply: Released | Passed | Progress | Decided) -> None:
+    def _apply(self, reply: Released | Passed | Progress | Decided) -> None:
         pending = self._calls.find(reply.key)
         if pending is None:
             return

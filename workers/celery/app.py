@@ -39,7 +39,7 @@ _HANGS_SECONDS = 5.0
 """After a stop request: Celery usually stops its pool within one or two seconds."""
 
 
-class OurLogging(Logging):
+class PoolLogging(Logging):
     """Leaves logging and warnings unchanged: they are configured before Celery starts."""
 
     def setup(self, *_: object, **__: object) -> Any:
@@ -54,7 +54,7 @@ class WorkerApp(Celery):
     lanes: Sequence[QueueChannel]
     has_own_broker: bool
     """Whether the broker is another server than the ledger's."""
-    log_cls = "toolpool.workers.celery.app:OurLogging"
+    log_cls = "toolpool.workers.celery.app:PoolLogging"
     amqp_cls = "toolpool.workers.celery.inbox:GuardedAMQP"
 
 
@@ -159,7 +159,7 @@ def run_worker(
     _say_of_secrets(secrets, catalog)
     # Until Celery has its own handlers, TERM must not leave the lease and the children behind.
     signal.signal(signal.SIGTERM, _exit_at_once)
-    _leave_words_to_us()
+    _silence_celery()
     try:
         service.start()
         app = make_app(settings, service, service.lanes)
@@ -194,7 +194,7 @@ def _say_of_secrets(source: Source | None, catalog: Catalog) -> None:
         )
 
 
-def _leave_words_to_us() -> None:
+def _silence_celery() -> None:
     """Suppress Celery's messages that duplicate ours."""
     # Messages are signed JSON, so Celery's warning about pickle as root does not apply.
     warnings.filterwarnings("ignore", category=SecurityWarning)

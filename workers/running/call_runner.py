@@ -22,7 +22,7 @@ from toolpool.contract.outcome import (
 )
 from toolpool.contract.redis_keys import idempotency_key
 from toolpool.contract.spec import RunIn
-from toolpool.workers.context import ProgressGate, ReportProgress, ToolContext
+from toolpool.workers.context import ProgressThrottle, ReportProgress, ToolContext
 from toolpool.workers.credentials.lookup import Credentials
 from toolpool.workers.running import forks, frames
 from toolpool.workers.running.children import ChildPool
@@ -257,14 +257,14 @@ class CallRunner:
         self._threads.close()
 
 
-def _gate(report_progress: ReportProgress) -> ProgressGate:
+def _gate(report_progress: ReportProgress) -> ProgressThrottle:
     """A gate that passes reports from any thread to this event loop."""
     loop = asyncio.get_running_loop()
 
     def send(done: float, total: float | None, message: str | None) -> None:
         loop.call_soon_threadsafe(report_progress, done, total, message)
 
-    return ProgressGate(send)
+    return ProgressThrottle(send)
 
 
 def _context(

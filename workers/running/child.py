@@ -20,10 +20,10 @@ from toolpool.contract.exception_report import tools_imported
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.redaction import NOTHING
 from toolpool.contract.telemetry.families import DIRECTORY_PREFIX
-from toolpool.workers.context import ProgressGate, ToolContext
+from toolpool.workers.context import ProgressThrottle, ToolContext
 from toolpool.workers.running import descendants, forks, frames, process_role
 from toolpool.workers.running.entry_flag import EntryFlag
-from toolpool.workers.running.heartbeat import BeatGate
+from toolpool.workers.running.heartbeat import BeatThrottle
 from toolpool.workers.running.invoke import Invocation, invoke
 from toolpool.workers.running.outcomes import raised
 from toolpool.workers.running.output import Completion
@@ -201,14 +201,14 @@ class _Server:
             trace=frame.trace or {},
             secrets=frame.secrets or {},
             ends_at=time.monotonic() + frame.timeout,
-            report_progress=ProgressGate(
+            report_progress=ProgressThrottle(
                 lambda done, total, message: worker.send_for_run(
                     frames.Progressed(
                         pid=worker.pid, run=run, done=done, total=total, message=message
                     )
                 )
             ),
-            beat=BeatGate(
+            beat=BeatThrottle(
                 lambda: worker.send_for_run(frames.Beat(pid=worker.pid, run=run)), frame.heartbeat
             ),
         )

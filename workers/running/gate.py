@@ -142,7 +142,7 @@ class Gate:
     def _other_version(self, tool: Tool, call: CallMessage) -> Outcome | None:
         """The outcome of a call that fits only the version of the tool that it was validated for.
 
-        It is told as a rolling release, not as a mistake of the model.
+        The model reads that the tool has changed, and not that its arguments were wrong.
         """
         if call.digest == tool.spec.digest:
             return None

@@ -19,7 +19,7 @@ def interval(heartbeat: float) -> float:
     return min(heartbeat / 4, 0.25)
 
 
-class BeatGate:
+class BeatThrottle:
     """Forwards at most one heartbeat per `interval`. Never raises."""
 
     def __init__(self, send: Callable[[], None], heartbeat: float | None) -> None:

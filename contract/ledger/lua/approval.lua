@@ -91,7 +91,7 @@ elseif what == 'decide' then
     redis.call('PEXPIRE', approved, kept_ms)
   else
     local is_sure = r[4] == epoch and not is_marked(ARGV[12], key)
-    settle(key, nonce, kept_ms, nil, is_sure and no or doubtful, r[5] or '', '')
+    end_record(key, nonce, kept_ms, nil, is_sure and no or doubtful, r[5] or '', '')
     mark_ended(ARGV[12], key, ARGV[13], now)
   end
   return {'done'}

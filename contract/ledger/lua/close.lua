@@ -4,12 +4,19 @@
 -- (denied), because they were not approved in time (unapproved), or because an approval was used without
 -- sending the call (used). `executed: no` is stored here before it is reported.
 -- KEYS: epoch, record...
--- ARGV: epoch candidate, caller's reply stream, cancel list prefix, prefix of marks,
---       'unstarted' or 'denied' (leave running calls alone), 'deadline', 'cancel', 'leave', 'refused' (leave
---       others' calls alone), 'unapproved' or 'used', ms a mark is kept, caller's fleet time in ms, then for each record:
---       nonce, epoch --       it was opened in (if not sent: accepted in), keep ms, outcome if never claimed, outcome if claimed,
---       outcome if unknown, cancel message, 1 if the caller has not sent it, ms after which a refused call may be asked again
---       ('' = not while its record is kept), 1 if a mark prevents a start for so long after its end
+-- ARGV: epoch candidate, caller's reply stream, cancel list prefix, prefix of marks, how the calls end (above; running
+--       calls are left alone by 'unstarted' and 'denied', the calls of others by 'refused' and 'rejected'), ms a mark
+--       is kept, caller's fleet time in ms, then for each record:
+--         nonce
+--         epoch it was opened in; if it was not sent, accepted in
+--         ms its outcome is kept
+--         outcome if it was never claimed
+--         outcome if it was claimed
+--         outcome if that is not known
+--         cancel message for its worker
+--         1 if the caller has not sent it
+--         ms after which a refused call may be asked again; '' if not while its record is kept
+--         1 to leave a mark for the time above, so that it cannot start later
 -- Returns for each record its outcome, 'running <worker>', 'open', 'waiting' or 'approved' (left alone),
 -- 'others' (a living dispatcher waits for it longer: the caller is no longer notified) or 'missing'.
 local epoch = server_epoch(KEYS[1], ARGV[1])
@@ -92,7 +99,7 @@ for i = 2, #KEYS do
     local body = is_sure and ARGV[at + 3] or ARGV[at + 5]
     redis.call('HDEL', KEYS[i], 'anew')
     if r[11] then redis.call('HSET', KEYS[i], 'approval', 'cancelled') end
-    settle(KEYS[i], ARGV[at], math.max(ARGV[at + 2], redis.call('PTTL', KEYS[i])), r[9], body, '')
+    end_record(KEYS[i], ARGV[at], math.max(ARGV[at + 2], redis.call('PTTL', KEYS[i])), r[9], body, '')
     mark_ended(marks, KEYS[i], life_ms, caller_now)
     answers[i - 1] = body
   elseif r[1] == 'settled' then
@@ -114,7 +121,7 @@ for i = 2, #KEYS do
       -- An approved call may run in another attempt before its other dispatchers read this refusal: they
       -- check the record themselves.
       local told = approval ~= 'approved' and r[6] or ''
-      settle(KEYS[i], ARGV[at], math.max(ARGV[at + 2], redis.call('PTTL', KEYS[i])), r[9], body, told, reply)
+      end_record(KEYS[i], ARGV[at], math.max(ARGV[at + 2], redis.call('PTTL', KEYS[i])), r[9], body, told, reply)
       if approval ~= 'approved' then mark_ended(marks, KEYS[i], life_ms, caller_now) end
       answers[i - 1] = body
     elseif which == 'leave' or which == 'deadline' and r[1] == 'approved' then
@@ -143,7 +150,7 @@ for i = 2, #KEYS do
     end
     local is_for_now = which == 'denied' and body == ARGV[at + 3] and ARGV[at + 8] ~= ''
     if is_for_now then redis.call('HSET', KEYS[i], 'anew', caller_now + ARGV[at + 8]) end
-    settle(KEYS[i], ARGV[at], ARGV[at + 2], r[9], body, is_for_now and '' or r[6], reply)
+    end_record(KEYS[i], ARGV[at], ARGV[at + 2], r[9], body, is_for_now and '' or r[6], reply)
     if life_ms == 0 or is_for_now and r[11] then
       -- it may be started again, or its approval is still good
     elseif is_for_now then

@@ -16,8 +16,8 @@
 --   asker    reply stream of the dispatcher that continues it   told   1 once its end was notified
 --
 -- A call that may not run twice leaves a mark `ran:<key>` when it is claimed, which outlives the record by far.
--- A call that ends unclaimed leaves a mark, too, whose value is when its record ends (ms, fleet time). It keeps every
--- request from before that time from running, such as one that has waited in its turn. A later request removes it.
+-- A call that ends unclaimed leaves a mark, too, whose value is when its record ends (ms, fleet time). A request from
+-- before that time does not run, such as one that still waits behind others of its turn. A later one removes the mark.
 -- The value is negative if the call was refused for a time: minus the ms from which it may be asked again.
 -- A call with any mark cannot be claimed, unless it may run twice and no person had to approve it.
 
@@ -200,8 +200,8 @@ local function mark_ended(prefix, key, ms, now)
   redis.call('SET', mark_of(prefix, key), string.format('%.0f', now + left), 'PX', math.max(left + SPARE_MS, ms))
 end
 
--- A record that is told again must not outlive its mark, as it does after a jump of the server's clock: who reads `no`
--- from it rules out all that was asked for before.
+-- A `no` that is read from a record promises that no earlier request runs. So the mark must last as long as the record,
+-- which it may not do after a jump of the server's clock: extend it.
 local function keep_mark_with(prefix, key, now)
   local ends = tonumber(redis.pcall('GET', mark_of(prefix, key)) or '')
   local last = now + redis.call('PTTL', key)
@@ -261,8 +261,9 @@ local function attach(key, replies, stream)
   return replies
 end
 
--- `longer` is the record's `keep`.
-local function settle(key, nonce, keep_ms, longer, body, replies, except)
+-- Ends a record: stores its first outcome, keeps it for the longer of `keep_ms` and `longer` (the record's `keep`), and
+-- sends the outcome to every stream in `replies` but `except`.
+local function end_record(key, nonce, keep_ms, longer, body, replies, except)
   redis.call('HSET', key, 'state', 'settled', 'settled_by', nonce, 'outcome', body)
   redis.call('PEXPIRE', key, math.max(tonumber(keep_ms), tonumber(longer or '0')))
   for stream in string.gmatch(replies, '%S+') do

@@ -54,7 +54,7 @@ for i = 3, #KEYS do
     push(KEYS[2], ARGV[at + 5], ARGV[at + 3])
     answer = 'again ' .. (tonumber(r[2]) + 1)
   else
-    settle(KEYS[i], nonce, ARGV[at + 6], r[12], ARGV[at + 7], r[8], reply)
+    end_record(KEYS[i], nonce, ARGV[at + 6], r[12], ARGV[at + 7], r[8], reply)
     answer = ARGV[at + 7]
   end
   answers[i - 2] = answer

@@ -11,7 +11,7 @@ for i = 1, #KEYS do
   if r[1] == 'claimed' and r[2] == ARGV[at] then
     local releases = tonumber(r[4] or '0') + 1
     if releases > most then
-      settle(KEYS[i], ARGV[at], ARGV[at + 2], r[6], ARGV[at + 3], r[5], '')
+      end_record(KEYS[i], ARGV[at], ARGV[at + 2], r[6], ARGV[at + 3], r[5], '')
     else
       redis.call('HSET', KEYS[i], 'state', 'open', 'attempt', tonumber(r[3]) + 1, 'worker', '',
         'releases', releases, 'released', ARGV[at])

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from toolpool.workers.context import ProgressGate
+from toolpool.workers.context import ProgressThrottle
 
 Report = tuple[float, float | None, str | None]
 
@@ -32,7 +32,7 @@ def wire() -> Wire:
 
 
 def test_that_it_is_all_done_is_said_once(wire: Wire) -> None:
-    gate = ProgressGate(wire.send)
+    gate = ProgressThrottle(wire.send)
     gate(1, 5, None)
     for _ in range(100):
         gate(5, 5, "done")
@@ -40,27 +40,27 @@ def test_that_it_is_all_done_is_said_once(wire: Wire) -> None:
 
 
 def test_a_long_message_is_cut(wire: Wire) -> None:
-    ProgressGate(wire.send)(1, None, "x" * 200_000)
+    ProgressThrottle(wire.send)(1, None, "x" * 200_000)
     ((_, _, message),) = wire.sent
     assert message == "x" * 1000
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_number_that_json_does_not_have_is_dropped(wire: Wire, number: float) -> None:
-    ProgressGate(wire.send)(number, None, None)
-    ProgressGate(wire.send)(1, number, None)
+    ProgressThrottle(wire.send)(number, None, None)
+    ProgressThrottle(wire.send)(1, number, None)
     assert wire.sent == []
 
 
 def test_half_a_surrogate_pair_fails_nothing(wire: Wire) -> None:
-    ProgressGate(wire.send)(1, None, "\ud800")
+    ProgressThrottle(wire.send)(1, None, "\ud800")
     ((_, _, message),) = wire.sent
     assert message == "?"
 
 
 def test_threads_report_one_at_a_time(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolpool.workers.context._PROGRESS_SECONDS", 0.0)
-    gate = ProgressGate(wire.send)
+    gate = ProgressThrottle(wire.send)
     threads = [
         threading.Thread(target=lambda: [gate(n, None, None) for n in range(10)]) for _ in range(4)
     ]
@@ -72,7 +72,7 @@ def test_threads_report_one_at_a_time(wire: Wire, monkeypatch: pytest.MonkeyPatc
 
 
 def test_nothing_is_reported_after_the_end(wire: Wire) -> None:
-    gate = ProgressGate(wire.send)
+    gate = ProgressThrottle(wire.send)
     gate.close()
     gate(1, 1, None)
     assert wire.sent == []

@@ -8,7 +8,7 @@ import pytest
 
 from toolpool import ToolContext, tool
 from toolpool.contract.errors import ToolDeclarationInvalid
-from toolpool.workers.running.heartbeat import BeatGate, RunTimeout
+from toolpool.workers.running.heartbeat import BeatThrottle, RunTimeout
 
 
 async def test_silence_ends_a_run_once_and_says_so() -> None:
@@ -42,11 +42,11 @@ async def test_a_loop_that_was_held_up_hears_what_came_meanwhile() -> None:
 
 def test_few_signs_of_life_are_passed_on() -> None:
     passed: list[None] = []
-    gate = BeatGate(lambda: passed.append(None), 2.0)
+    gate = BeatThrottle(lambda: passed.append(None), 2.0)
     for _ in range(1000):
         gate()
     assert len(passed) == 1
-    unwatched = BeatGate(lambda: passed.append(None), None)
+    unwatched = BeatThrottle(lambda: passed.append(None), None)
     unwatched()
     assert len(passed) == 1
 
