@@ -55,7 +55,27 @@ def require_redis_url(settings: Settings) -> str:
             "with a port from 1 to 65535, and the characters / ? # @ [ ] of a password as %2F %3F "
             "%23 %40 %5B %5D"
         )
-    return url.replace("redis+socket://", "unix://", 1)
+    url = url.replace("redis+socket://", "unix://", 1)
+    if fault := _fault_of_options(url):
+        raise Misconfigured(f"TOOLPOOL_REDIS_URL: {fault}")
+    return url
+
+
+@cache
+def _fault_of_options(url: str) -> str:
+    """What redis-py cannot use in the path and the options of a URL; empty if nothing."""
+    parts = urlsplit(url)
+    database = parts.path.strip("/")
+    if parts.scheme not in _UNIX_SCHEMES and database and not database.isdecimal():
+        return "the path is the number of a database, as in redis://host:6379/0"
+    if "retry_on_error" in dict(parse_qsl(parts.query, keep_blank_values=True)):
+        return "the option retry_on_error takes exceptions, which a URL cannot name: remove it"
+    try:
+        redis.ConnectionPool.from_url(url).make_connection()
+    except (TypeError, ValueError) as error:
+        option = without_passwords_of(url, str(error)).rpartition("__() ")[2]
+        return f"an option of it cannot be used ({option}): correct or remove it"
+    return ""
 
 
 def _parts_of(url: str) -> tuple[str, bool]:

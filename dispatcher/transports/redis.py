@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
 
 from toolpool.contract import encoding, logs
 from toolpool.contract.errors import ServerError, ServerUnavailable
@@ -38,6 +39,7 @@ from toolpool.contract.ledger.redis_ledger import RedisLedger
 from toolpool.contract.ledger.shared_runs import RedisShared
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
+from toolpool.contract.server.redis_clients import mapped
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import BACKGROUND_TIMEOUT
 from toolpool.dispatcher.transports import celery_message
@@ -396,8 +398,8 @@ class RedisTransport:
             pipeline.hget(self._names.call(key), name)
         found = await pipeline.execute(raise_on_error=False)
         for value in found:
-            if isinstance(value, Exception) and "WRONGTYPE" not in str(value):
-                raise value
+            if isinstance(value, RedisError) and "WRONGTYPE" not in str(value):
+                raise mapped(value, "HGET") from value
         return [None if isinstance(value, Exception) else value for value in found]
 
     async def note_turns(self, notes: Sequence[TurnNote], at: float) -> None:
