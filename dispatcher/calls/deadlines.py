@@ -53,6 +53,11 @@ def _code(reason: CloseReason) -> Code:
     return Code.CANCELLED if reason in _UNWANTED else Code.EXPIRED
 
 
+def _code_of_doubt(pending: Pending, code: Code) -> Code:
+    """The code if it may have been started: an earlier attempt, whose worker was lost."""
+    return Code.WORKER_LOST if code is Code.EXPIRED and pending.was_started else code
+
+
 def _end_of(pending: Pending) -> CloseReason:
     return CloseReason.CANCEL if pending.is_cancelled else CloseReason.LEAVE
 
@@ -278,7 +283,7 @@ class Deadlines:
             keep=pending.keep,
             unclaimed=signed(pending.key, _unclaimed(pending, reason)),
             claimed=signed(pending.key, failure(claimed, "", Executed.UNKNOWN)),
-            doubtful=signed(pending.key, _unknown(code)),
+            doubtful=signed(pending.key, _unknown(_code_of_doubt(pending, code))),
             cancel=self._envelope.encode(Cancel(key=pending.key)),
             unsent=pending.certainly_not_run,
             leaves_mark=pending.leaves_mark,

@@ -86,6 +86,19 @@ async def test_a_queued_call_is_ended_when_its_queue_wait_ends() -> None:
     ) == ["settled"]
 
 
+async def test_a_call_whose_worker_was_lost_is_not_said_to_have_never_been_started() -> None:
+    """As no other worker starts its next attempt: a release withdrew that it may run twice."""
+    bench = Bench()
+    call = pending("k", wait=SOON, deadline=60)
+    await bench.open(call)
+    await bench.claim(call)
+    record = bench.server.records["k"]
+    record.state, record.attempt = "open", 2
+    call.in_attempt(2)
+    bench.keep(call, Stage.QUEUED)
+    assert await outcome_of(call) == (Code.WORKER_LOST, Executed.UNKNOWN)
+
+
 async def test_a_queued_call_that_a_worker_has_meanwhile_goes_on() -> None:
     """Its notice may be on its way: the ledger knows better."""
     bench = Bench()
