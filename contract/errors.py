@@ -72,7 +72,7 @@ class ServerUnavailable(ServerError):
 
     def __init__(self, step: str, *, sent: bool, reason: str = "in time") -> None:
         super().__init__(f"the server did not confirm {step!r} {reason}")
-        self.sent = sent
+        self.sent, self.reason = sent, reason
 
 
 class CommandRejected(ServerError):

@@ -172,11 +172,11 @@ class LuaScripts:
         source, sha = self._scripts[step]
         pause = _FIRST_PAUSE
         command: tuple[str | bytes | int, ...] = ("EVALSHA", sha, len(keys), *keys, *arguments)
-        attempt = CommandSend()
+        attempt, reason = CommandSend(), "in time"
         while True:
             left = give_up_at - time.monotonic()
             if left <= 0:
-                raise ServerUnavailable(step.value, sent=attempt.sent)
+                raise ServerUnavailable(step.value, sent=attempt.sent, reason=reason)
             try:
                 async with asyncio.timeout(left):
                     answer = await send(self._client, command, attempt)
@@ -184,10 +184,12 @@ class LuaScripts:
             except NoScriptError:
                 command = ("EVAL", source, *command[2:])
                 continue
-            except (ServerUnavailable, TimeoutError):
+            except ServerUnavailable as error:
+                reason = error.reason
+            except TimeoutError:
                 pass
             if time.monotonic() + pause >= give_up_at:
-                raise ServerUnavailable(step.value, sent=attempt.sent)
+                raise ServerUnavailable(step.value, sent=attempt.sent, reason=reason)
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
