@@ -174,6 +174,24 @@ SAMPLES = {
         ENVELOPE.encode_batch,
         ENVELOPE.decode_batch,
     ),
+    "batch_idempotent": Sample(
+        Batch(
+            id="b-4",
+            reply="toolpool:reply:d-1",
+            calls=(
+                CallMessage(
+                    key="k-5",
+                    id="toolu_05",
+                    tool="charge",
+                    digest="",
+                    arguments={},
+                    idempotency="0d4f1c2b3a495867768594a3b2c1d0ef",
+                ),
+            ),
+        ),
+        ENVELOPE.encode_batch,
+        ENVELOPE.decode_batch,
+    ),
     "batch_dated": Sample(
         Batch(
             id="b-2",

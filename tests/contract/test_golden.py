@@ -129,6 +129,7 @@ def test_a_decoded_message_can_be_encoded_again() -> None:
                 "session": None, "turn": None, "context": None, "attempt": 1, "timeout": 60.0,
                 "rerunnable": False, "final": False, "trace": None, "approval": None,
                 "extensions": None, "keep": None, "retries": 0, "verdict": None, "limits": (),
+                "idempotency": "",
             },
         ),
         (

@@ -110,6 +110,7 @@ def schema_of(name: str) -> Object:
     return schema
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_it_compiles_and_explains_within_the_bounds(name: str) -> None:
     schema = schema_of(name)

@@ -155,6 +155,7 @@ def test_a_dropped_field_is_required(shared_data: Path) -> None:
     assert tried > 6_900
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("style", ["default", "numbered", "pointer", "brief"])
 @pytest.mark.parametrize("locale", ["en", "zh"])
 def test_a_retyped_field_says_what_was_expected_and_what_came(
@@ -183,6 +184,7 @@ def test_a_retyped_field_says_what_was_expected_and_what_came(
     assert tried > 9_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("slip", "share"), SLIPS.items())
 def test_a_misspelt_field_names_the_right_one_or_none(
     shared_data: Path, slip: str, share: float
@@ -220,6 +222,7 @@ def test_nested_arguments_are_an_unknown_field_and_missing_ones(
         assert missing == set(call.schema.get("required", ()))
 
 
+@pytest.mark.long
 def test_a_stringified_field_is_put_right_exactly(shared_data: Path) -> None:
     """R29: at any depth, and only where the text means one value."""
     tried = 0
