@@ -544,3 +544,42 @@ async def test_steps_load_their_scripts_again(redis_url: str) -> None:
         await server.open(nonce=new_nonce())
         await client.script_flush()
         assert isinstance(await server.claim(), float)
+
+
+async def mark_of(client: Any, key: str) -> float:
+    """When a call's mark ends, in Unix time."""
+    value: bytes | None = await client.get(NAMES.ran(key))
+    assert value is not None
+    return float(value) / 1000
+
+
+async def test_a_mark_is_written_by_the_callers_time_if_the_server_s_has_just_jumped(
+    redis_url: str,
+) -> None:
+    """Before a process has corrected the fleet's clock."""
+    async with connection.open_async(Settings(redis_url=redis_url)) as client:
+        ledger = RedisLedger(LuaScripts(client), NAMES)
+        epoch, _ = await Server(ledger, client).open(key="another")
+        for key, ahead in (("jumped", 3600.0), ("near", 1.0)):
+            closing = Closing(key, "x", epoch, 300.0, b"no", b"ran", b"unknown", b"", unsent=True)
+            end = {"reply": REPLY, "end": CloseReason.REFUSED, "give_up_at": soon()}
+            assert await ledger.close([closing], **end, now=time.time() + ahead) == [b"no"]
+            expected = time.time() + 300.0 + (ahead if key == "jumped" else 0.0)
+            assert abs(await mark_of(client, key) - expected) < 3.0
+
+
+async def test_a_no_that_is_told_again_keeps_its_mark_as_long_as_its_record(redis_url: str) -> None:
+    """A step back of the server's clock lets the record outlive the mark."""
+    async with connection.open_async(Settings(redis_url=redis_url)) as client:
+        ledger = Server(RedisLedger(LuaScripts(client), NAMES), client)
+        epoch, _ = await ledger.open(key="another")
+        assert await ledger.close(epoch, end=CloseReason.REFUSED, unsent=True) == b"no"
+        for tell in ("open", "close"):
+            await client.set(NAMES.ran("k"), round((time.time() - 60.0) * 1000), px=1_000_000)
+            if tell == "open":
+                assert await ledger.open(nonce="again") == (epoch, [b"no"])
+            else:
+                end = CloseReason.REFUSED
+                assert await ledger.close(epoch, end=end, unsent=True, nonce="y") == b"no"
+            left = await client.pttl(NAMES.call("k"))
+            assert abs(await mark_of(client, "k") - time.time() - left / 1000) < 3.0
