@@ -312,12 +312,13 @@ class Resume:
             return  # it goes on in a later response, and is not answered
         missing: list[ToolCall] = []
         cancelled: list[int] = []
-        answered_before = {
+        answered_indexes = (
             call.index
             for each, part in zip(calls, turn, strict=True)
             for call, placed in zip(each, part.found, strict=True)
             if placed is not None
-        }
+        )
+        first_answered = next(answered_indexes, None)  # they are in order
         for each, part in zip(calls, turn, strict=True):
             for number, call in enumerate(part.open(each), part.first_open):
                 missing.append(call)
@@ -333,7 +334,7 @@ class Resume:
                 now,
                 cancelled=cancelled,
                 refusal=refusal,
-                first_answered=min(answered_before, default=None),
+                first_answered=first_answered,
             )
         )
         for each, part in zip(calls, turn, strict=True):

@@ -78,7 +78,7 @@ def end_adopted(own: Collection[int]) -> None:
         for pid in adopted:
             end_tree(pid)
         reap_adopted(own)
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(_PAUSE_SECONDS)  # a killed process takes a moment to end
 
 
 def reap_adopted(own: Collection[int]) -> None:
