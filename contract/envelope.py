@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
+from toolpool.contract import encoding
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.rates import Limit
@@ -307,9 +308,9 @@ _BATCH = "batch"
 _REPLY = "reply"
 _encoder = msgspec.json.Encoder()
 _versions = msgspec.json.Decoder(_Versioned)
-_batches = msgspec.json.Decoder(Batch)
-_replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
-_decoder_of = cache(msgspec.json.Decoder)
+_batches = encoding.decoder_of(Batch)
+_replies: msgspec.json.Decoder[Reply] = encoding.decoder_of(Reply)
+_decoder_of = cache(encoding.decoder_of)
 
 
 class Envelope:

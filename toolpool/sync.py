@@ -97,7 +97,7 @@ class SyncDispatcher:
         self._manager = dispatcher
         self._lifetime = Lifetime()  # counts forks
         self._stage = Stage.NEW
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may ask while its thread holds it
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread | None = None
         self._dispatcher: Dispatcher | None = None
@@ -424,11 +424,12 @@ class SyncDispatcher:
         except BaseException as error:
             if future is not None:
                 future.cancel()
-            elif is_asked:
+            elif is_asked and not self._has_closed():
                 give_up(work, self._loop)
             else:
                 work.close()
-            if isinstance(error, concurrent.futures.CancelledError) and self._has_closed():
+            is_of_close = isinstance(error, (concurrent.futures.CancelledError, RuntimeError))
+            if is_of_close and self._has_closed():
                 raise RuntimeError(self._what_is_wrong()) from None
             raise
 

@@ -226,6 +226,10 @@ def test_what_another_key_signed_is_named(
     assert "signs with another key" in shown
     listed = ran(folder, "tools", "list", TOOLPOOL_REDIS_URL=redis_url)
     assert "(1 signed with another key)" in listed.stderr
+    denied = ran(folder, "switch", "deny", "theirs", "--reason", "no", TOOLPOOL_REDIS_URL=redis_url)
+    assert denied.returncode == 2
+    assert "follow no switch of this one" in denied.stderr
+    assert client.hlen(RedisKeys().switches) == 0
 
 
 def test_a_server_that_evicts_keys_is_unsuitable(

@@ -146,6 +146,26 @@ def test_an_interrupt_before_the_thread_knows_of_its_call_cancels_it(
     assert dispatcher._opened().in_flight() == 0
 
 
+@pytest.mark.parametrize("handled_by", ["cancel", "close"])
+def test_a_signal_handler_may_use_the_dispatcher_that_its_thread_is_asking(
+    handled_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = asyncio.run_coroutine_threadsafe
+
+    def interrupted(work: Any, loop: asyncio.AbstractEventLoop) -> Any:
+        patched.undo()
+        dispatcher.cancel("nobody") if handled_by == "cancel" else dispatcher.close()
+        return ask(work, loop)
+
+    with SyncDispatcher.in_memory([tools]) as dispatcher, monkeypatch.context() as patched:
+        patched.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+        if handled_by == "cancel":
+            assert dispatcher.dispatch(call("echo", value="goes on"))[0].data == "goes on"
+        else:
+            with pytest.raises(RuntimeError, match="this dispatcher is closed"):
+                dispatcher.dispatch(call("echo", value="too late"))
+
+
 def test_background_calls_are_reached_from_blocking_code(
     dispatcher: SyncDispatcher, tmp_path: Path
 ) -> None:

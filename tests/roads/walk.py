@@ -1,9 +1,10 @@
 """One walk over the roads of several calls, and what must hold of each of them."""
 
 import asyncio
+import math
 import random
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -77,12 +78,21 @@ class Scene(Protocol):
 
 
 @dataclass
+class Decision:
+    """When a person decided, and when that was answered."""
+
+    began: float
+    ended: float = math.inf
+    is_accepted: bool = False
+
+
+@dataclass
 class Story:
     """What was done to a call, and what was said of it. Times are monotonic."""
 
     case: Case
-    tried: set[str] = field(default_factory=set)
-    accepted: set[str] = field(default_factory=set)
+    approvals: list[Decision] = field(default_factory=list)
+    denials: list[Decision] = field(default_factory=list)
     asked: list[float] = field(default_factory=list)
     handles: list[str] = field(default_factory=list)
     told: list[tuple[float, ToolResult]] = field(default_factory=list)
@@ -103,14 +113,18 @@ class Walk:
         self._off: dict[str, float] = {}
         self.switched_off: list[tuple[str, float, float]] = []
         self._were_off: set[str] = set()
+        self._switching_on: Counter[str] = Counter()
+        self._switched_on: Counter[str] = Counter()
         self._is_written = False
         """Whether somebody wrote who has no key: the place of a call without a record is free."""
         self._taking: set[asyncio.Task[None]] = set()
+        self._log: list[str] = []
 
     async def take(self, chosen: Sequence[Step]) -> None:
         """Take the steps, let everything end, and see that all of it held."""
         try:
             for what, host, call in chosen:
+                self._log.append(f"{time.monotonic():.3f} step {what} host={host} call={call}")
                 await self._step(what, host, self.stories if call is None else [self.stories[call]])
                 self.hold()
             await self._end()
@@ -140,23 +154,41 @@ class Walk:
 
     async def _do(self, what: str, host: Taking, story: Story) -> None:
         tool, handle = story.case.tool, story.handles[-1] if story.handles else None
-        story.tried.add(what)
+        began = time.monotonic()
+        decision = Decision(began)
+        if what in ("approve", "deny"):
+            (story.approvals if what == "approve" else story.denials).append(decision)
         if what in ("ask", "ask again", "resume"):
-            story.asked.append(time.monotonic())
+            story.asked.append(began)
         if what in ("switch on", "switch off"):
             self._were_off.add(tool)
             self._let_on(tool)
+        self._switching_on[tool] += what == "switch on"
+        switched_on = self._switched_on[tool]
         try:
             said = await host.do(what, story.case, handle)
         except Lost:
+            self._log.append(f"{time.monotonic():.3f} lost {what} {story.case.number}")
             return
-        if what == "switch off" and said.accepted:
+        except AssertionError as error:
+            if self._is_written and "no such handle" in str(error):
+                return  # what it names was deleted
+            raise
+        result = said.result and (said.result.code, said.result.executed, said.result.handle)
+        self._log.append(
+            f"{time.monotonic():.3f} done {what} {story.case.number} {said.accepted} {result}"
+        )
+        if what == "switch on":
+            self._switching_on[tool] -= 1
+            self._switched_on[tool] += 1
+        is_last = not self._switching_on[tool] and self._switched_on[tool] == switched_on
+        if what == "switch off" and said.accepted and is_last:
             self._off.setdefault(tool, time.monotonic())
-        elif said.accepted:
-            story.accepted.add(what)
+        decision.ended, decision.is_accepted = time.monotonic(), said.accepted
         self._note(story, said.result)
 
     def _let_on(self, tool: str) -> None:
+        """A tool is off only when no switch on was under way beside the switch off."""
         if (since := self._off.pop(tool, None)) is not None:
             self.switched_off.append((tool, since, time.monotonic()))
 
@@ -194,6 +226,13 @@ class Walk:
 
     def hold(self) -> None:
         """What must hold at any time."""
+        try:
+            self._hold()
+        except AssertionError:
+            print("\n".join(self._log))
+            raise
+
+    def _hold(self) -> None:
         starts = self.starts()
         for story in self.stories:
             self._hold_of(story, starts.get(story.case.number, []))
@@ -225,10 +264,10 @@ class Walk:
 
     def _hold_of(self, story: Story, starts: list[float]) -> None:
         results = [result for _, result in story.told]
-        is_granted = story.case.tool == FOREIGN and any(result.ok for result in results)
-        if (starts and story.case.tool not in (FREE, ALONE)) or is_granted:
-            assert "approve" in story.tried, f"never granted, and ran: {story}"
-            assert "deny" not in story.accepted, f"denied, and ran: {story}"
+        if story.case.tool not in (FREE, ALONE):
+            granted = [at for at, result in story.told if story.case.tool == FOREIGN and result.ok]
+            for at in starts + granted:
+                self._hold_allowed(story, at)
         if story.case.tool not in WRITES:
             return
         assert len(starts) <= 1, f"ran twice: {story}"
@@ -239,6 +278,18 @@ class Walk:
         finals = {(r.code, str(r.data)) for r in results if self._is_final(r)}
         is_switched = story.case.tool in self._were_off
         assert len(finals) <= 1 or is_switched, f"two ends: {story}"
+
+    def _hold_allowed(self, story: Story, at: float) -> None:
+        """Who writes without the key can have a person asked once more, but never overrule one."""
+        approvals = [approval for approval in story.approvals if approval.began < at]
+        assert approvals, f"never granted, and ran: {story}"
+        for denial in story.denials:
+            if denial.is_accepted and self._is_written:
+                is_before = denial.ended < at and story.case.tool != FOREIGN
+                is_anew = any(approval.ended > denial.began for approval in approvals)
+                assert is_anew or not is_before, f"denied, and ran: {story}"
+            else:
+                assert not denial.is_accepted, f"denied, and ran: {story}"
 
     def _is_end(self, story: Story, at: float, result: ToolResult) -> bool:
         """Whether it may not run after this, unless it is asked anew of a tool that was off."""

@@ -31,6 +31,11 @@ TenantOption = Annotated[
     str | None, typer.Option("--tenant", help="Only calls of this tenant; else of all.")
 ]
 
+_FOREIGN = (
+    "the workers sign with another key, so they follow no switch of this one, and theirs are not "
+    "shown: set their TOOLPOOL_SIGNING_KEY"
+)
+
 
 @app.command("list")
 def list_(json: JsonOption = False) -> int:
@@ -39,7 +44,8 @@ def list_(json: JsonOption = False) -> int:
     from toolpool.fleet_state import switches
 
     fleet = read_fleet(load_settings())
-    _warn_of_strangers(fleet)
+    if _is_foreign(fleet):
+        screen.complain(_FOREIGN)
     if json:
         screen.write_json(switches(fleet))
     else:
@@ -92,7 +98,8 @@ def _turn(
     if (argument is None) != (value is None):
         raise ExitNow("--argument and --value go together", ExitCode.USAGE)
     fleet = read_fleet(settings)  # fails, if at all, before anything has changed
-    _warn_of_strangers(fleet)
+    if _is_foreign(fleet):
+        raise ExitNow(_FOREIGN, ExitCode.USAGE)
     parsed = _parsed(value)
     if tool not in fleet.entries:
         if on:
@@ -146,12 +153,8 @@ def _fitting(
     return parsed, why
 
 
-def _warn_of_strangers(fleet: "Fleet") -> None:
-    if fleet.foreign_workers and not fleet.workers:
-        screen.complain(
-            "the workers sign with another key: their switches are not shown, and they follow none "
-            "of yours; use their TOOLPOOL_SIGNING_KEY"
-        )
+def _is_foreign(fleet: "Fleet") -> bool:
+    return bool(fleet.foreign_workers) and not fleet.workers
 
 
 def show(switches: "list[Switch]") -> None:

@@ -101,7 +101,7 @@ CUT_OFF = 74
 Said = Ready | Failed | Done | Progressed | Beat | Entered
 """The frames that a child may send."""
 Frame = Run | Said
-_decoder: msgspec.json.Decoder[Frame] = msgspec.json.Decoder(Frame)
+_decoder: msgspec.json.Decoder[Frame] = encoding.decoder_of(Frame)
 
 
 def pack(frame: Frame) -> bytes:

@@ -12,6 +12,8 @@ from contextlib import suppress
 
 import msgspec
 
+from toolpool.contract import encoding
+
 _FRAME_BYTES = 1 << 16
 
 
@@ -58,7 +60,7 @@ class Stalled(msgspec.Struct, tag="stalled", frozen=True):
 Frame = LoopTurned | MainTurned | Recycle | Hurry | Down | Stalled
 
 _encode = msgspec.json.Encoder().encode
-_decoder: msgspec.json.Decoder[Frame] = msgspec.json.Decoder(Frame)
+_decoder: msgspec.json.Decoder[Frame] = encoding.decoder_of(Frame)
 
 
 class Link:

@@ -141,6 +141,32 @@ async def test_calls_that_were_dispatched_are_asked_for_again_and_not_run_twice(
     assert ran == ["a", "b"]
 
 
+@tool(effects="write")
+async def pay(amounts: list[float]) -> str:
+    """Pay amounts."""
+    ran.append(str(amounts))
+    return f"paid {amounts}"
+
+
+@pytest.mark.parametrize(
+    ("sent", "stored"), [(25.0, 25), (25, 25.0), (-0.0, 0), (9007199254740991.0, 9007199254740991)]
+)
+async def test_a_whole_number_is_the_same_with_and_without_its_point(
+    sent: float, stored: float
+) -> None:
+    """JavaScript stores 25.0 as 25, a protobuf `Struct` 25 as 25.0."""
+    use = {"type": "tool_use", "id": f"{ID}0", "name": "pay"}
+    asked, kept = ({**use, "input": {"amounts": [number, 0.5]}} for number in (sent, stored))
+    response = {"type": "message", "id": "msg_1", "content": [asked], "stop_reason": "tool_use"}
+    async with Dispatcher.in_memory([pay]) as dispatcher:
+        turn = await dispatcher.dispatch(response, session="s")
+        history = [USER, {"role": "assistant", "content": [kept]}]
+        resumed = await dispatcher.resume(history, session="s")
+    assert turn.ok
+    assert len(ran) == 1
+    assert resumed == [*history, *turn.messages()]
+
+
 @pytest.mark.parametrize("form", FORMS)
 async def test_only_what_has_no_answer_is_answered(form: str) -> None:
     response, history = FORMS[form]("a", "b", "c")
