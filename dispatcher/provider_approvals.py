@@ -36,6 +36,7 @@ from toolpool.dispatcher.calls.reporting import UnsentCall
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.classifier import rejected
 from toolpool.dispatcher.formats.call_blocks import NO_APPROVER
+from toolpool.dispatcher.formats.call_ids import is_unique
 from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.wording import Wording
 from toolpool.dispatcher.outcomes import not_queued
@@ -126,6 +127,8 @@ class ProviderApprovals:
 
     async def _decide(self, call: ToolCall, options: TurnOptions, since: float) -> ToolResult:
         words = self._wording.words
+        if options.again and not await self._has_record(call, options):
+            return await self._deny(call, options, words.reasons["forgotten"], may_have_run=True)
         if not self._policy.asks_somebody:
             return await self._deny(call, options, words.no_approver)
         if (reason := self._refusal(call, options)) is not None:
@@ -148,7 +151,9 @@ class ProviderApprovals:
         self._tell("approved", call, options, by, "")
         return _yes(call)
 
-    async def _deny(self, call: ToolCall, options: TurnOptions, reason: str) -> ToolResult:
+    async def _deny(
+        self, call: ToolCall, options: TurnOptions, reason: str, *, may_have_run: bool = False
+    ) -> ToolResult:
         """Record a denial, so that the request is granted nowhere; the answer is no in any case."""
         outcome: Outcome | None = None
         if (key := self._key(call, options)) is not None:
@@ -157,13 +162,29 @@ class ProviderApprovals:
             )
             if found is not None and found.outcome:
                 outcome = self._recorded(key, found.outcome)
-        return self._no(call, reason, may_have_run=outcome is not None and outcome.ok)
+        was_granted = outcome is not None and outcome.ok
+        return self._no(call, reason, may_have_run=may_have_run or was_granted)
 
     def _key(self, call: ToolCall, options: TurnOptions) -> str | None:
         """The key of a request's record; None if no other dispatcher can know it."""
         if options.session is None or options.id is None:
             return None
+        return self._key_of(call, options)
+
+    def _key_of(self, call: ToolCall, options: TurnOptions) -> str:
+        """The key of a request; the turn, which `resume` may not know, is needed for few."""
+        if is_unique(call.id):
+            call = msgspec.structs.replace(call, has_own_key=True)
         return pending_factory.key_of(call, options, self._settings.tenant)
+
+    async def _has_record(self, call: ToolCall, options: TurnOptions) -> bool:
+        """Whether the answer to a request, if there was one, is known; False if in doubt."""
+        try:
+            [state] = await self._transport.states([self._key_of(call, options)])
+        except ServerError as error:
+            log.warning("approval_not_read call=%s: %s", call.id, error)
+            return False
+        return state is not None
 
     def _recorded(self, key: str, outcome: bytes) -> Outcome | None:
         """The outcome in a record; None if it is not signed for it."""
@@ -363,7 +384,7 @@ class ProviderApprovals:
             tenant=self._settings.tenant,
             prefix=self._settings.key_prefix,
             message=CallMessage(
-                key=pending_factory.key_of(call, options, self._settings.tenant),
+                key=self._key_of(call, options),
                 id=call.id,
                 tool=call.name,
                 digest="",

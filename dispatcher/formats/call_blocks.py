@@ -88,7 +88,9 @@ class Reader(msgspec.Struct, frozen=True):
                 text, flaw = self._text(raw, cut_off=cut_off)
             else:
                 parsed = arguments.parse(raw, max_bytes=self.max_bytes)
-                if isinstance(parsed, Flaw) or cut_off or self.doubled_keys:
+                if isinstance(parsed, Flaw) and asks:
+                    flaw = parsed  # the provider runs its own text, not what we make of it
+                elif isinstance(parsed, Flaw) or cut_off or self.doubled_keys:
                     values, flaw, note = self._judged(raw, parsed, note, cut_off=cut_off)
                 else:
                     values = parsed

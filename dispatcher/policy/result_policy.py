@@ -88,7 +88,7 @@ class ResultPolicy:
         if answer.data is not msgspec.UNSET:
             if encoding.size_of(answer.data) is None:
                 raise HookFailed(HOOK, "the data it gave is not JSON")
-            changes["data"] = copied(answer.data)
+            changes["data"] = encoding.decode(encoding.encode(answer.data))  # of plain types
         if answer.error is not msgspec.UNSET:
             if not isinstance(answer.error, str):
                 raise HookFailed(HOOK, "the error it gave is no text")

@@ -73,6 +73,21 @@ async def test_a_result_is_read_as_the_hook_leaves_it() -> None:
     assert turn[0].note == "Card numbers are hidden."
 
 
+class Odd(dict[str, Any]):
+    """A mapping of a host's own, which shows more than it holds."""
+
+    def items(self) -> Any:
+        raise RuntimeError(CARD)
+
+
+async def test_a_hook_s_data_is_what_its_json_says() -> None:
+    hooks = Hooks(after_result=lambda result, call: Replace(data=Odd(seen=Odd(yes=1))))
+    async with Dispatcher.in_memory(TOOLS, hooks=hooks) as dispatcher:
+        turn = await dispatcher.dispatch(ask("card"))
+    assert turn[0].data == {"seen": {"yes": 1}}
+    assert type(turn[0].data) is dict
+
+
 async def test_a_failure_is_read_as_the_hook_leaves_it() -> None:
     async with Dispatcher.in_memory(TOOLS, hooks=Hooks(after_result=hidden)) as dispatcher:
         turn = await dispatcher.dispatch(ask("fails"))

@@ -274,6 +274,41 @@ async def test_what_was_denied_at_one_dispatcher_is_granted_at_none(asked: Any) 
             where["session"] += "."
 
 
+@pytest.mark.parametrize("answer", [Allow(), AskApproval()])
+@pytest.mark.parametrize("id", ["mcpr_1", "mcpr_68a1f0c2d3e4b5a69788123456789abc"])
+async def test_a_denied_request_is_not_granted_when_the_note_of_its_turn_has_expired(
+    id: str, answer: Any
+) -> None:
+    response = json.loads(json.dumps(ASKED["responses"]).replace("mcpr_1", id))
+    async with (
+        Dispatcher.in_memory([look], hooks=Hooks(before_call=lambda _: Deny("no"))) as one,
+        second(one, hooks=Hooks(before_call=lambda _: answer)) as other,
+    ):
+        assert said(await one.dispatch(response, session="s-1"))[0] is False
+        one._parts.in_flight._transport._turns.clear()
+        for dispatcher in (other, one, other):
+            history = [{"role": "user", "content": "go"}, *response["output"]]
+            *_, told = await dispatcher.resume(history, session="s-1", wait=0.1)
+            assert told["approve"] is False
+        assert await other.approvals.waiting() == []
+
+
+async def test_only_the_exact_text_of_a_request_is_judged() -> None:
+    """The provider runs its own text, which another reader may understand otherwise."""
+    judged: list[ProposedCall] = []
+    hooks = Hooks(before_call=lambda call: judged.append(call) or Allow())
+    async with Dispatcher.in_memory([look], hooks=hooks) as dispatcher:
+        for n, text in enumerate(
+            ["{'amount':5}", '{"amount":5 /*,"amount":900*/}', '{"amount":5,}', "{amount:5}",
+             '```json\n{"amount":5}\n```', '"{\\"amount\\":5}"']
+        ):  # fmt: skip
+            request = {**ASKED["responses"]["output"][0], "id": f"mcpr_{n}", "arguments": text}
+            response = {**ASKED["responses"], "id": f"resp_{n}", "output": [request]}
+            turn = await dispatcher.dispatch(response, session="s-1")
+            assert said(turn)[0] is False, text
+    assert judged == []
+
+
 async def test_a_question_ends_with_a_denial_elsewhere_and_not_with_a_grant(asked: Any) -> None:
     def asks(answer: Any) -> Hooks:
         return Hooks(before_call=lambda _: answer)
