@@ -8,11 +8,9 @@ import hashlib
 import math
 import re
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
-
-T = TypeVar("T")
 
 _encoder = msgspec.json.Encoder()
 _canonical = msgspec.json.Encoder(order="deterministic")
@@ -42,7 +40,7 @@ canonical = _canonical.encode
 """JSON with sorted keys: equal values have equal bytes."""
 
 
-def decoder_of(kind: type[T]) -> "msgspec.json.Decoder[T]":
+def decoder_of(kind: Any) -> "msgspec.json.Decoder[Any]":
     """A decoder of what `encode` made of values of this type."""
     return msgspec.json.Decoder(kind, float_hook=float)
 

@@ -308,7 +308,7 @@ _BATCH = "batch"
 _REPLY = "reply"
 _encoder = msgspec.json.Encoder()
 _versions = msgspec.json.Decoder(_Versioned)
-_batches = encoding.decoder_of(Batch)
+_batches: msgspec.json.Decoder[Batch] = encoding.decoder_of(Batch)
 _replies: msgspec.json.Decoder[Reply] = encoding.decoder_of(Reply)
 _decoder_of = cache(encoding.decoder_of)
 

@@ -8,13 +8,14 @@ time.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
 
-from toolpool.contract import logs
+from toolpool.contract import encoding, logs
 from toolpool.contract.approval_messages import (
     ApprovalDecision,
     ApprovalRequest,
@@ -28,7 +29,8 @@ from toolpool.contract.envelope import BackgroundCall
 from toolpool.contract.errors import MessageRejected, ServerError
 from toolpool.contract.ledger.approval_steps import ApprovalRecord, WaitStep
 from toolpool.contract.ledger.lua_scripts import growing_pauses, new_nonce
-from toolpool.contract.outcome import Code
+from toolpool.contract.ledger.protocols import CloseReason, Closing
+from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.redis_keys import root_of
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher import outcomes
@@ -53,6 +55,9 @@ _LEAVING_SECONDS = 2.0
 _POLL_SECONDS = 5.0
 """How often to look for decisions that were not reported to this dispatcher."""
 _LOOKED_AT_ONCE = 256
+_RETOLD_AT_MOST = 1024
+_RETOLD_BYTES = 16 * 1024
+"""A larger result is not told again, but only that the call ran."""
 
 
 class _Wait(NamedTuple):
@@ -60,6 +65,14 @@ class _Wait(NamedTuple):
 
     pending: Pending
     request: ApprovalRequest
+
+
+class _End(NamedTuple):
+    """The end of a call, as its caller was told, and how long it is kept in seconds."""
+
+    key: str
+    outcome: Outcome
+    keep: float
 
 
 class ApprovalWaits:
@@ -89,6 +102,13 @@ class ApprovalWaits:
         """The roots of approved calls that the policy is judging."""
         self._confirmed_in: str | None = None
         """The server epoch in which all waiting calls were confirmed as unsent."""
+        self._ends: OrderedDict[str, _End] = OrderedDict()
+        """The last ends, by root: the server may lose them, but no caller forgets what it read."""
+        self._retold_in = ""
+        """The server epoch in which these ends were told again."""
+        self._retold_at = 0.0
+        self._sent_retold_in = ""
+        """The epoch in which it was told which calls had been sent before."""
         self._looked_at = time.monotonic()
         self._leaving: set[asyncio.Task[None]] = set()
         in_flight.approvals = self
@@ -146,7 +166,7 @@ class ApprovalWaits:
         For any other call, returns `found` with its signed approval, if any. One that is not wanted
         is opened only to be cancelled, and is never sent. Raises what the ledger raises.
         """
-        record = await self._read(found.message.key)
+        record = await self._read(found.message.key, attaches=True)
         request = self._request(record)
         if request is not None and record.state in ("waiting", "approved"):
             return self._resumed(request, record if is_wanted else None)
@@ -371,10 +391,67 @@ class ApprovalWaits:
     def _answered(self, pending: Pending) -> None:
         """Stop following a waiting call that was answered."""
         wait, outcome = self._waiting.pop(pending.root, None), pending.outcome
+        if outcome is not None:
+            self._note_end(pending, outcome)
         if wait is None or outcome is None:
             return
         if outcome.code is Code.DENIED and outcome.error == outcomes.NOBODY_APPROVED:
             self._audit_once("expired", wait.request, None)
+
+    def _note_end(self, pending: Pending, outcome: Outcome) -> None:
+        """Keep the end of a call, if it is one for all of its callers."""
+        may_go_on = outcome.executed is Executed.UNKNOWN and not pending.epoch
+        if may_go_on or outcome.retry_after is not None:
+            return
+        size = encoding.size_of(outcome.data)
+        if outcome.executed is Executed.UNKNOWN or size is None or size > _RETOLD_BYTES:
+            outcome = forgotten()
+        self._ends[pending.root] = _End(pending.root, outcome, pending.keep)
+        while len(self._ends) > _RETOLD_AT_MOST:
+            self._ends.popitem(last=False)
+
+    async def _retell(self, epoch: str) -> None:
+        """Tell the server again what it may have lost: the ends, and later what had been sent.
+
+        Workers tell it of the calls that they run first. Without this, a call that had ended here
+        would still wait for a person elsewhere, and be told as not run when that one denies it.
+        """
+        if epoch != self._retold_in:
+            await self._end_again(list(self._ends.values()))
+            self._retold_in, self._retold_at = epoch, time.monotonic()
+        if epoch == self._sent_retold_in:
+            return
+        if time.monotonic() - self._retold_at >= self._settings.lease_ttl / 2:
+            sent = [p for p in self._in_flight.all_open() if p.was_sent_before(epoch)]
+            await self._end_again([_End(p.root, forgotten(), p.keep) for p in sent])
+            self._sent_retold_in = epoch
+
+    async def _end_again(self, ends: Sequence[_End]) -> None:
+        """End records as they had ended; those of calls that were sent are left alone."""
+        give_up_at = time.monotonic() + _LONGEST_PAUSE_SECONDS
+        for start in range(0, len(ends), _LOOKED_AT_ONCE):
+            answers = await self._transport.close_calls(
+                [self._closing(end) for end in ends[start : start + _LOOKED_AT_ONCE]],
+                end=CloseReason.RETOLD,
+                give_up_at=give_up_at,
+            )
+            for answer in answers:
+                if answer.outcome:
+                    self._in_flight.settled(answer.outcome)
+
+    def _closing(self, end: _End) -> Closing:
+        body = self._envelope.encode_settled(end.key, end.outcome)
+        return Closing(
+            key=end.key,
+            nonce=new_nonce(),
+            epoch="",
+            keep=end.keep,
+            unclaimed=body,
+            claimed=body,
+            doubtful=body,
+            cancel=b"",
+            unsent=end.outcome.executed is not Executed.UNKNOWN,
+        )
 
     def _leave(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._in_flight.in_background(work)
@@ -399,6 +476,8 @@ class ApprovalWaits:
                 log.exception("approvals_not_followed: a fault of toolpool's own")
 
     async def _follow_once(self) -> None:
+        if self._transport.epoch:
+            await self._retell(self._transport.epoch)
         epoch = self._in_flight.reported_epoch
         if epoch is not None and epoch != self._confirmed_in:
             await self._confirm(epoch)
@@ -450,9 +529,12 @@ class ApprovalWaits:
             if found.state != "waiting":
                 self._take(pending, found, None)
 
-    async def _read(self, key: str, *, unsent_in: str | None = None) -> ApprovalRecord:
+    async def _read(
+        self, key: str, *, unsent_in: str | None = None, attaches: bool = False
+    ) -> ApprovalRecord:
+        now = self._transport.server_time()
         return await self._ledger.read(
-            root_of(key), now=self._transport.server_time(), unsent_in=unsent_in
+            root_of(key), now=now, unsent_in=unsent_in, attaches=attaches
         )
 
     def _resumed(self, request: ApprovalRequest, found: ApprovalRecord | None) -> Pending:

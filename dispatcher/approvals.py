@@ -169,7 +169,7 @@ class Approvals:
         if shown.state is ApprovalState.EXPIRED:
             told = _EXPIRED
         elif shown.state is ApprovalState.CANCELLED:
-            told = "cancelled with its call, which is not run"
+            told = "cancelled with its call"
         elif shown.state is ApprovalState.DENIED:
             told = f"denied by {shown.decided_by}: the call is not run"
         else:

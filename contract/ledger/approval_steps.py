@@ -58,7 +58,7 @@ class DecisionStep(msgspec.Struct, frozen=True, gc=False):
 class ApprovalRecord(NamedTuple):
     """The record of a call; `state` is empty if there is none. The bytes are signed.
 
-    `answer` is set by `ask`: `new`, `ran` or `moved` (as in open.lua), else empty.
+    `answer` is set by `ask`: `new`, `ran` or `moved` (as in open.lua), and by `read`: `ran`.
     """
 
     key: str
@@ -88,10 +88,13 @@ class ApprovalLedger(Protocol):
         """Store a call that waits for approval; an existing record is left as it is."""
         ...
 
-    async def read(self, key: str, *, now: float, unsent_in: str | None = None) -> ApprovalRecord:
-        """Read a record. `unsent_in`: the epoch in which the caller knows the call was not sent.
+    async def read(
+        self, key: str, *, now: float, unsent_in: str | None = None, attaches: bool = False
+    ) -> ApprovalRecord:
+        """Read a record. `unsent_in`: the epoch in which the caller knows it has not sent the call.
 
-        If it is the server's epoch, it becomes that of a waiting or approved record.
+        If it is the server's epoch, it becomes that of a waiting or approved record. `attaches`:
+        the caller waits for the call from now on.
         """
         ...
 
@@ -157,9 +160,12 @@ class RedisApprovals:
         )
         return _found(asking.key, answers[1:])
 
-    async def read(self, key: str, *, now: float, unsent_in: str | None = None) -> ApprovalRecord:
+    async def read(
+        self, key: str, *, now: float, unsent_in: str | None = None, attaches: bool = False
+    ) -> ApprovalRecord:
         """Read a record."""
-        return _found(key, (await self._run(key, "read", now, unsent_in or ""))[1:])
+        marks, reply = self._names.ran_prefix, self._reply if attaches else ""
+        return _found(key, (await self._run(key, "read", now, unsent_in or "", marks, reply))[1:])
 
     async def decide(self, deciding: DecisionStep, *, now: float) -> str:
         """Approve or deny a waiting call; empty if done, else its state, or `gone`."""
@@ -253,6 +259,7 @@ class MemoryApprovals:
                 request=asking.request,
                 expires=asking.ends_at,
                 asker=self._reply,
+                unsent_in=server.epoch,
             )
         elif record.state != "settled":
             record.attach(self._reply, server.dispatchers)
@@ -261,13 +268,28 @@ class MemoryApprovals:
         is_new = record.opened == asking.nonce and record.state != "settled"
         return _of(key, record)._replace(answer="new" if is_new else "")
 
-    async def read(self, key: str, *, now: float, unsent_in: str | None = None) -> ApprovalRecord:
+    async def read(
+        self, key: str, *, now: float, unsent_in: str | None = None, attaches: bool = False
+    ) -> ApprovalRecord:
         """Read a record."""
-        record = self._server.record(key)
-        is_unsent = record is not None and record.state in ("waiting", "approved")
-        if record is not None and is_unsent and unsent_in == self._server.epoch:
-            record.epoch = self._server.epoch
-        return _of(key, record) if record is not None else ApprovalRecord(key, "")
+        server = self._server
+        record = server.record(key)
+        if record is None:
+            return ApprovalRecord(key, "")
+        answer, epoch = "", server.epoch
+        if record.state in ("waiting", "approved"):
+            alive = [reply for reply in record.replies if reply in server.dispatchers]
+            are_all_alive = len(alive) == len(record.replies)
+            if attaches:
+                record.replies = alive if record.epoch == epoch else record.replies
+                record.attach(self._reply, server.dispatchers)
+            if unsent_in == epoch != record.epoch and server.has_mark(key):
+                answer = "ran"
+            elif unsent_in == epoch:
+                record.epoch = epoch
+                # One that is not alive may have sent it before the server lost that.
+                record.unsent_in = epoch if are_all_alive else record.unsent_in
+        return _of(key, record)._replace(answer=answer)
 
     async def decide(self, deciding: DecisionStep, *, now: float) -> str:
         """Approve or deny a waiting call; empty if done, else its state, or `gone`."""
@@ -292,7 +314,7 @@ class MemoryApprovals:
             record.gone_at = time.monotonic() + record.keep
         else:
             record.approval = "denied"
-            is_sure = record.epoch == self._server.epoch
+            is_sure = record.unsent_in == self._server.epoch
             is_sure = is_sure and not self._server.is_marked(deciding.key)
             body = deciding.no if is_sure else deciding.doubtful
             self._server.finish(record, deciding.nonce, record.keep, body, "")

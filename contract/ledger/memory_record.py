@@ -40,6 +40,8 @@ class Record:
     is_told: bool = False
     is_handed_over: bool = False
     """Whether it has a handle, by which it may be asked for."""
+    unsent_in: str = ""
+    """The epoch in which no dispatcher has sent a call that needs approval."""
     anew_at: float | None = None
     """When a refused call that never ran may be asked again; Unix time in seconds."""
 

@@ -464,10 +464,11 @@ class MemoryServer:
     def _close(self, closing: Closing, reply: str, end: CloseReason) -> bytes:
         record = self.record(closing.key)
         if record is None:
-            return MISSING if end is CloseReason.UNSTARTED else self._close_absent(closing, end)
+            return self._close_absent(closing, end)
         if record.state == "settled":
             return self._close_settled(record, closing, end)
-        if end is CloseReason.REJECTED:
+        is_sent = record.state in ("open", "claimed")
+        if end is CloseReason.REJECTED or (end is CloseReason.RETOLD and is_sent):
             return running(record.worker) if record.state == "claimed" else record.state.encode()
         if record.state in ("waiting", "approved"):
             return self._close_unsent(record, closing, reply, end)
@@ -536,7 +537,7 @@ class MemoryServer:
             return WAITING if record.state == "waiting" else APPROVED
         if end is CloseReason.REFUSED and closing.anew_after is not None:
             record.anew_at = self.time() + closing.anew_after
-        is_current = record.epoch == self.epoch or end is CloseReason.USED
+        is_current = record.unsent_in == self.epoch or end is CloseReason.USED
         is_sure = is_current and not self.is_marked(closing.key)
         body = closing.unclaimed if is_sure else closing.doubtful
         has_ended_before = end is CloseReason.USED and not is_sure
@@ -557,7 +558,7 @@ class MemoryServer:
         is_over = record.expires <= self.time() + early
         if end in (CloseReason.DEADLINE, CloseReason.UNAPPROVED) and is_over:
             return "expired"
-        if end is CloseReason.CANCEL:
+        if end in (CloseReason.CANCEL, CloseReason.RETOLD):
             return "cancelled"
         if end is CloseReason.USED and record.state == "approved":
             return "approved"
@@ -573,6 +574,9 @@ class MemoryServer:
 
     def _close_absent(self, closing: Closing, end: CloseReason) -> bytes:
         """Create a settled record, so that the call cannot run after this answer."""
+        is_left = end is CloseReason.RETOLD and not closing.unsent
+        if is_left or end is CloseReason.UNSTARTED:
+            return MISSING
         is_marked = self.is_marked(closing.key)
         is_sure = closing.unsent and closing.epoch == self.epoch and not is_marked
         body = closing.unclaimed if is_sure else closing.doubtful

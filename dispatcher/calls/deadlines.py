@@ -274,7 +274,9 @@ class Deadlines:
 
     def _closing_of(self, pending: Pending, reason: CloseReason) -> Closing:
         code = _code(reason)
-        claimed = Code.CANCELLED if code is Code.CANCELLED else Code.TIMEOUT
+        is_lost = code is not Code.CANCELLED and self._calls.has_lost_its_worker(pending)
+        of_running = Code.WORKER_LOST if is_lost else Code.TIMEOUT
+        claimed = code if code is Code.CANCELLED else of_running
         signed = self._envelope.encode_settled
         return Closing(
             key=pending.key,

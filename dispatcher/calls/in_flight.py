@@ -238,8 +238,9 @@ class InFlightCalls(Calls):
     def approval_required(self, pending: Pending) -> None:
         if not pending.is_open:
             return
-        if pending.stage is Stage.RUNNING and not pending.message.rerunnable:
-            # the server lost the record of its start: only its outcome may arrive
+        is_lost = pending.stage is Stage.RUNNING and not pending.message.rerunnable
+        if is_lost or pending.was_sent_before(self._transport.epoch or ""):
+            # the server lost that it was sent, or started: only its outcome may arrive
             pending.claimed_by("")
             self._pump.queue_of(pending).orphaned(pending)
         else:
@@ -537,6 +538,10 @@ class InFlightCalls(Calls):
             self.refuse(pending, refusal)
         else:
             send(pending)
+
+    @override
+    def has_lost_its_worker(self, pending: Pending) -> bool:
+        return self._recovery.has_lost_its_worker(pending)
 
     @override
     def started(self, pending: Pending, worker: str) -> None:

@@ -241,6 +241,11 @@ class Pending(msgspec.Struct, eq=False):
         """Whether this dispatcher has certainly not sent it; another one may have."""
         return self.stage in (Stage.NEW, Stage.WAITING) and not self.epoch
 
+    def was_sent_before(self, epoch: str) -> bool:
+        """Whether an approved call was sent before the server's epoch changed to this one."""
+        is_of_root = not self.retries and self.message.approval is not None
+        return is_of_root and bool(self.epoch) and self.epoch != epoch
+
     @property
     def certainly_not_run(self) -> bool:
         """Whether a missing record proves that it did not run; never if it shares a run."""

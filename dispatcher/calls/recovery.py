@@ -299,6 +299,13 @@ class Recovery:
         if not pending.message.rerunnable:
             is_long = pending.in_background or pending.spec.background
             patience = self._settings.worker_return_timeout * (6 if is_long else 1)
+        return self._has_no_lease(pending, patience, now)
+
+    def has_lost_its_worker(self, pending: Pending) -> bool:
+        """Whether the worker that runs a call seems dead; it may still return."""
+        return self._has_no_lease(pending, 0.0, time.monotonic())
+
+    def _has_no_lease(self, pending: Pending, patience: float, now: float) -> bool:
         return bool(pending.worker) and self._leases.is_lost(
             pending.worker, known_since=pending.published_at, patience=patience, now=now
         )

@@ -75,6 +75,10 @@ class Calls(Protocol):
         """Handle a call that, by the ledger, needs or has an approval before it is sent."""
         ...
 
+    def has_lost_its_worker(self, pending: Pending) -> bool:
+        """Whether the worker that runs a call seems dead."""
+        ...
+
     def started(self, pending: Pending, worker: str) -> None:
         """Note that a worker has claimed a call."""
         ...

@@ -301,7 +301,8 @@ def failed(
         silence = f"{outcome.silence:g}"
         return words.fell_silent.format(name=name, silence=silence, whether=whether).rstrip()
     if code is Code.TIMEOUT:
-        end = words.but.format(error=error) if error else words.and_was_stopped
+        stopped = words.and_was_stopped if outcome.worker else words.without_word
+        end = words.but.format(error=error) if error else stopped
         end = words.but_goes_on if error == outcomes.OTHERS_WAIT else end
         limit = f"{timeout:g}"
         return words.timed_out.format(name=name, timeout=limit, end=end, whether=whether).rstrip()

@@ -40,6 +40,7 @@ OTHER_REPLY = NAMES.reply("d-2")
 WORKER = "w-1"
 UNSENT = (
     CloseReason.REJECTED, CloseReason.REFUSED, CloseReason.UNAPPROVED, CloseReason.USED,
+    CloseReason.RETOLD,
 )  # fmt: skip
 """They leave alone what was sent."""
 

@@ -45,6 +45,8 @@ class Record:
     unsent: bool = False
     """Whether it waits for its approval, or for whoever sends it then."""
     decision: bytes = b""
+    unsent_in: str = ""
+    """The epoch in which it was known that nobody had sent it."""
     lapsed: bool = False
     """Whether the time of its approval is over."""
     handed_over: bool = False
@@ -161,7 +163,7 @@ class Model:
             return "ran", "", ""
         if record is None:
             record = self.records[key] = Record(self.epoch, nonce, rerun, True, [reply])
-            record.approval, record.unsent = "waiting", True
+            record.approval, record.unsent, record.unsent_in = "waiting", True, self.epoch
         elif record.outcome is None:
             record.attach(reply, self.alive)
         is_new = record.opened == nonce and record.outcome is None
@@ -185,18 +187,22 @@ class Model:
         for asker in record.askers:
             self.sent[asker].append(bodies["notice"])
         if not approved:
-            is_sure = record.epoch == self.epoch and not self._is_marked(key)
+            is_sure = record.unsent_in == self.epoch and not self._is_marked(key)
             self._end(record, nonce, bodies["no" if is_sure else "unknown"])
             self._mark_ended(key)
         return ""
 
     def confirm(self, key: str) -> str:
-        """By a dispatcher that waits for it and knows that nobody has sent it; its state."""
+        """By a dispatcher that waits for it and has not sent it; its state, or that it ran."""
         record = self.records.get(key)
         if record is None:
             return ""
         if record.unsent and record.outcome is None:
+            if record.epoch != self.epoch and key in self.marks:
+                return "ran"
             record.epoch = self.epoch
+            if self.alive.issuperset(record.askers):
+                record.unsent_in = self.epoch
         return record.state
 
     def lapse(self, key: str) -> None:
@@ -280,7 +286,8 @@ class Model:
         anew: bool = False,
     ) -> bytes:
         record = self.records.get(key)
-        if record is None and end is CloseReason.UNSTARTED:
+        is_left = end is CloseReason.RETOLD and not unsent
+        if record is None and (is_left or end is CloseReason.UNSTARTED):
             return b"missing"
         if record is None:
             is_sure = unsent and epoch == self.epoch and not self._is_marked(key)
@@ -296,7 +303,7 @@ class Model:
             return bodies["no" if is_sure else "unknown"]
         if record.outcome is not None:
             return self._close_settled(key, record, nonce, end, bodies)
-        if end is CloseReason.REJECTED:
+        if end is CloseReason.REJECTED or (end is CloseReason.RETOLD and not record.unsent):
             return _running(record) if record.claimed else record.state.encode()
         if record.unsent:
             return self._close_unsent(key, record, nonce, reply, end, bodies, anew)
@@ -364,7 +371,7 @@ class Model:
             approval = "expired"
         elif end is CloseReason.USED and record.approval == "approved":
             approval = "approved"
-        elif end is CloseReason.CANCEL:
+        elif end in (CloseReason.CANCEL, CloseReason.RETOLD):
             approval = "cancelled"
         elif is_left and not self._is_wanted(record, others, end):
             if is_late:
@@ -376,7 +383,7 @@ class Model:
         if approval:
             record.approval = approval
             record.anew = end is CloseReason.REFUSED and anew
-            is_sure = record.epoch == self.epoch and not self._is_marked(key)
+            is_sure = record.unsent_in == self.epoch and not self._is_marked(key)
             body = bodies["no" if is_sure else "unknown"]
             self._end(record, nonce, body, but=reply, is_told=approval != "approved")
             if approval != "approved":

@@ -131,7 +131,8 @@ class Real:
 
     def confirm(self, key: str) -> str:
         reading = self.approvals("d0").read(key, now=time.time(), unsent_in=self.epoch)
-        return str(self.run(reading).state)
+        found = self.run(reading)
+        return str(found.answer or found.state)
 
     def read_switches(self, changes: int) -> None:
         """Note the version of the switches, which have changed so often."""

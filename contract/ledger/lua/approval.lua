@@ -7,8 +7,9 @@
 --            approval ends, ms the record is kept, ms an outcome is kept, ms at which it was asked, 1 if it may
 --            have been asked before, epoch of an earlier attempt ('' = none)
 --            -> epoch, answer, the record
---   read     epoch in which the caller knows that the call was not sent ('' = unknown)
---            -> epoch, '', the record
+--   read     epoch in which the caller knows that it has not sent the call ('' = unknown), prefix of marks, reply
+--            stream of a caller that waits for the call from now on ('' = it does not)
+--            -> epoch, 'ran' if another dispatcher has sent or ended it, and the server lost that, the record
 --   decide   state, decision, new expiry of the approval in ms, nonce, notice to dispatchers, outcome
 --            if it cannot have run, outcome if it may have run ('' = it is approved), key, prefix of marks,
 --            ms a mark is kept
@@ -28,6 +29,15 @@ local function record_of(name)
   if r.err then return nil end
   for i = 1, 6 do r[i] = r[i] or '' end
   return r
+end
+
+-- Those of some reply streams whose dispatchers are alive, and whether that is all of them.
+local function living(replies)
+  local alive, are_all_alive = {}, true
+  for stream in string.gmatch(replies, '%S+') do
+    if is_alive(stream) then alive[#alive + 1] = stream else are_all_alive = false end
+  end
+  return table.concat(alive, ' '), are_all_alive
 end
 
 local function outlive(set, ms)
@@ -50,7 +60,7 @@ if what == 'ask' then
   elseif not r[1] then
     redis.call('HSET', key, 'state', 'waiting', 'approval', 'waiting', 'epoch', epoch, 'opened', nonce,
       'attempt', 1, 'rerun', rerun, 'until', 0, 'deadline', 0, 'claims', 0, 'replies', reply,
-      'request', request, 'expires', ends, 'asker', reply, 'keep', keep_ms)
+      'request', request, 'expires', ends, 'asker', reply, 'keep', keep_ms, 'unsent_in', epoch)
     redis.call('PEXPIRE', key, kept_ms)
     call('ZREMRANGEBYSCORE', waiting, '-inf', now - LEFT_MS)
     redis.call('ZADD', waiting, ends, ARGV[16])
@@ -66,15 +76,25 @@ if what == 'ask' then
 elseif what == 'read' then
   local epoch = server_epoch(KEYS[1], ARGV[2])
   local r = record_of(key) or {'', '', '', '', '', ''}
-  if ARGV[4] == epoch and (r[1] == 'waiting' or r[1] == 'approved') then
-    redis.call('HSET', key, 'epoch', epoch)
-    r[5] = epoch
+  local answer = ''
+  if r[1] == 'waiting' or r[1] == 'approved' then
+    local replies = fields_of(key, 'state', 'replies')[2]
+    local alive, are_all_alive = living(replies)
+    if ARGV[6] ~= '' then attach(key, r[5] == epoch and alive or replies, ARGV[6]) end
+    if ARGV[4] == epoch and r[5] ~= epoch and has_mark(ARGV[5], key) then
+      answer = 'ran'
+    elseif ARGV[4] == epoch then
+      redis.call('HSET', key, 'epoch', epoch)
+      -- A dispatcher that is not alive may have sent it before the server lost that.
+      if are_all_alive then redis.call('HSET', key, 'unsent_in', epoch) end
+      r[5] = epoch
+    end
   end
-  return {epoch, '', unpack(r)}
+  return {epoch, answer, unpack(r)}
 elseif what == 'decide' then
   local epoch = server_epoch(KEYS[1], ARGV[2])
   local state, decision, ends, nonce, notice, no, doubtful = unpack(ARGV, 4, 10)
-  local r = fields_of(key, 'state', 'approval', 'expires', 'epoch', 'replies', 'decision', 'keep')
+  local r = fields_of(key, 'state', 'approval', 'expires', 'unsent_in', 'replies', 'decision', 'keep')
   if r[6] == decision then return {'done'} end  -- the first reply was lost
   if r[1] ~= 'waiting' then return {r[2] or r[1] or 'gone'} end
   -- Nothing is written: the clock may be about to be corrected.

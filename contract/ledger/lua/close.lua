@@ -1,11 +1,13 @@
 -- A dispatcher ends calls: at their deadline (expire), because they were cancelled (cancel), because it stops
 -- waiting (leave), because it will not send them (refused), because they are invalid (rejected: the calls of others
 -- are left alone, and the caller does not wait for them), because a sent call may no longer be started
--- (denied), because they were not approved in time (unapproved), or because an approval was used without
--- sending the call (used). `executed: no` is stored here before it is reported.
+-- (denied), because they were not approved in time (unapproved), because an approval was used without
+-- sending the call (used), or because they ended before the server lost that (retold). `executed: no` is stored here
+-- before it is reported.
 -- KEYS: epoch, record...
 -- ARGV: epoch candidate, caller's reply stream, cancel list prefix, prefix of marks, how the calls end (above; running
---       calls are left alone by 'unstarted' and 'denied', the calls of others by 'refused' and 'rejected'), ms a mark
+--       calls are left alone by 'unstarted' and 'denied', sent ones by 'retold', the calls of others by 'refused' and
+--       'rejected'), ms a mark
 --       is kept, caller's fleet time in ms, then for each record:
 --         nonce
 --         epoch it was opened in; if it was not sent, accepted in
@@ -70,7 +72,7 @@ local EARLY_MS = 1000
 
 -- The final approval state of a call that was not sent; nil if it continues.
 local function approval_after(key, state, replies, is_for_now, handed_over)
-  if which == 'cancel' then return 'cancelled' end
+  if which == 'cancel' or which == 'retold' then return 'cancelled' end
   if which == 'used' and state == 'approved' then return 'approved' end
   -- One dispatcher's timeout is not enough: others may wait longer.
   local is_over = tonumber(fields_of(key, 'state', 'expires')[2] or 0) <= now + (state == 'waiting' and EARLY_MS or 0)
@@ -88,8 +90,8 @@ for i = 2, #KEYS do
   local at = 8 + (i - 2) * 10
   local life_ms = ARGV[at + 9] == '1' and mark_ms or 0
   local r = fields_of(KEYS[i], 'state', 'outcome', 'worker', 'epoch', 'claims', 'replies',
-    'until', 'deadline', 'keep', 'anew', 'approval', 'handed_over')
-  if not r[1] and which == 'unstarted' then
+    'until', 'deadline', 'keep', 'anew', 'approval', 'handed_over', 'unsent_in')
+  if not r[1] and (which == 'unstarted' or which == 'retold' and ARGV[at + 7] ~= '1') then
     answers[i - 1] = 'missing'
   elseif not r[1] then
     answers[i - 1] = settle_absent(KEYS[i], ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3],
@@ -106,12 +108,12 @@ for i = 2, #KEYS do
     if (which == 'refused' or which == 'rejected') and not r[10] then prolong(KEYS[i], ARGV[at + 2]) end
     keep_mark_with(marks, KEYS[i], caller_now)
     answers[i - 1] = r[2]
-  elseif which == 'rejected' then
+  elseif which == 'rejected' or which == 'retold' and (r[1] == 'open' or r[1] == 'claimed') then
     answers[i - 1] = r[1] == 'claimed' and 'running ' .. r[3] or r[1]
   elseif r[1] == 'waiting' or r[1] == 'approved' then
     local approval = approval_after(KEYS[i], r[1], r[6], ARGV[at + 8] ~= '', r[12])
     if approval then
-      local is_sure = (r[4] == epoch or which == 'used') and not is_marked(marks, KEYS[i])
+      local is_sure = (r[13] == epoch or which == 'used') and not is_marked(marks, KEYS[i])
       local body = is_sure and ARGV[at + 3] or ARGV[at + 5]
       if which == 'used' and not is_sure then approval = 'cancelled' end  -- it ended before
       redis.call('HSET', KEYS[i], 'approval', approval)

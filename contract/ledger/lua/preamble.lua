@@ -13,6 +13,7 @@
 -- and for a call that needs approval:
 --   approval waiting | approved | denied | expired | cancelled   request, decision   signed
 --   expires  ms by which it must be decided, or, once approved, opened
+--   unsent_in   the epoch in which no dispatcher has sent it, as all of them are alive and say so
 --   asker    reply stream of the dispatcher that continues it   told   1 once its end was notified
 --
 -- A call that may not run twice leaves a mark `ran:<key>` when it is claimed, which outlives the record by far.

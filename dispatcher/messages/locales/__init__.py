@@ -102,6 +102,7 @@ class Locale:
     fell_silent: str
     blocked_loop: str
     and_was_stopped: str
+    without_word: str
     but_goes_on: str
     but: str
     cancelled: str

@@ -217,6 +217,7 @@ LOCALE = Locale(
     blocked_loop="Tool '{name}' was stopped: it blocked its worker's event loop. {whether}",
     timed_out="Tool '{name}' timed out after {timeout} s {end}. {whether}",
     and_was_stopped="and was stopped",
+    without_word="and its worker has not answered",
     but_goes_on="but still runs for another caller",
     but="but {error}",
     cancelled="Tool '{name}' was cancelled. {whether}",

@@ -205,6 +205,7 @@ LOCALE = Locale(
     blocked_loop="工具 '{name}' 已被停止：它阻塞了其 worker 的事件循环。{whether}",
     timed_out="工具 '{name}' 在 {timeout} 秒后超时，{end}。{whether}",
     and_was_stopped="已被停止",
+    without_word="执行它的进程尚未答复",
     but_goes_on="但仍在为另一个请求同一调用的人继续执行",
     but="但 {error}",
     cancelled="工具 '{name}' 已取消。{whether}",

@@ -79,6 +79,7 @@ class Told(Calls):
         self.said: list[tuple[str, str]] = []
         """What was said of which call."""
         self.denials: dict[str, Outcome] = {}
+        self.lost_workers: set[str] = set()
         self.replies: list[bytes] = []
         self.progress: list[Progress] = []
         self.tasks: list[asyncio.Task[None]] = []
@@ -107,6 +108,9 @@ class Told(Calls):
 
     def settled(self, reply: bytes) -> None:
         self.replies.append(reply)
+
+    def has_lost_its_worker(self, pending: Pending) -> bool:
+        return pending.worker in self.lost_workers
 
     def known(self, pending: Pending, reply: bytes) -> None:
         self.said.append(("known", pending.key))

@@ -109,7 +109,7 @@ def test_only_a_read_or_an_idempotent_tool_is_rerunnable() -> None:
     [
         (Code.RAISED, "disk full", Executed.YES, "Error executing tool 't': disk full"),
         (Code.REPORTED, "no such order", Executed.YES, "no such order"),
-        (Code.TIMEOUT, "", Executed.UNKNOWN, "Tool 't' timed out after 5 s and was stopped."),
+        (Code.TIMEOUT, "", Executed.UNKNOWN, "Tool 't' timed out after 5 s and its worker has not"),
         (Code.EXPIRED, "", Executed.NO, "no worker started it in time. It was not run."),
         (Code.OVERLOADED, "", Executed.NO, "too many calls are waiting. It was not run."),
         (Code.WORKER_LOST, "", Executed.UNKNOWN, "It may have had effects: check before you"),

@@ -99,6 +99,21 @@ async def test_a_call_whose_worker_was_lost_is_not_said_to_have_never_been_start
     assert await outcome_of(call) == (Code.WORKER_LOST, Executed.UNKNOWN)
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_a_started_call_is_said_to_be_timed_out_only_while_its_worker_lives(
+    is_lost: bool,
+) -> None:
+    bench = Bench()
+    call = pending("k", wait=SOON, deadline=0.3)
+    await bench.open(call)
+    await bench.claim(call)
+    call.claimed_by("w-1")
+    bench.lost_workers = {"w-1"} if is_lost else set()
+    bench.keep(call, Stage.RUNNING)
+    code = Code.WORKER_LOST if is_lost else Code.TIMEOUT
+    assert await outcome_of(call) == (code, Executed.UNKNOWN)
+
+
 async def test_a_queued_call_that_a_worker_has_meanwhile_goes_on() -> None:
     """Its notice may be on its way: the ledger knows better."""
     bench = Bench()

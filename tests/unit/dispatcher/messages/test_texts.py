@@ -533,6 +533,10 @@ ENDINGS: list[tuple[Outcome, str, str]] = [
      "执行工具 't' 出错：exit 3。它可能已产生影响：重试前请先检查。"),
     (failure(Code.REPORTED, "no such order", Executed.YES), "no such order", "no such order"),
     (failure(Code.TIMEOUT, "", Executed.UNKNOWN),
+     "Tool 't' timed out after 2.5 s and its worker has not answered. "
+     "It may have had effects: check before you repeat it.",
+     "工具 't' 在 2.5 秒后超时，执行它的进程尚未答复。它可能已产生影响：重试前请先检查。"),
+    (failure(Code.TIMEOUT, "", Executed.UNKNOWN, worker="w-1"),
      "Tool 't' timed out after 2.5 s and was stopped. "
      "It may have had effects: check before you repeat it.",
      "工具 't' 在 2.5 秒后超时，已被停止。它可能已产生影响：重试前请先检查。"),

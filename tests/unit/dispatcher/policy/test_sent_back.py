@@ -62,7 +62,7 @@ async def test_an_approved_call_that_the_server_sends_back_waits_before_it_is_se
     async def lapsed(*_: Any, **__: Any) -> tuple[str, list[bytes]]:
         nonlocal sent
         sent += 1
-        return "epoch", [LedgerAnswer(CallState.LAPSED)]
+        return dispatcher._server.epoch, [LedgerAnswer(CallState.LAPSED)]
 
     async with Dispatcher.in_memory([pay], settings=QUICK) as dispatcher:
         await dispatcher.dispatch([call()], session="s", turn="t")

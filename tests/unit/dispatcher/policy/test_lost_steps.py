@@ -1,0 +1,127 @@
+"""The server comes back without its last steps: what they did to an approved call is not denied."""
+
+import copy
+
+import pytest
+
+from tests.integration.twins import Gate, second
+from tests.waiting import eventually
+from toolpool import Approval, ApprovalRefused, Code, Dispatcher, Executed, Settings, tool
+from toolpool.pool import InMemoryDispatcher
+
+RAN: list[int] = []
+GATE = Gate()
+QUICK = Settings(background_wait=0.05, lease_ttl=0.4)
+
+
+@tool(effects="write", approval=True)
+async def pay(amount: int) -> str:
+    """Pay."""
+    RAN.append(amount)
+    return f"paid {amount}"
+
+
+@tool(effects="write", approval=True)
+async def pay_slowly(amount: int) -> str:
+    """Pay, once the gate is open."""
+    await GATE.wait("pay")
+    return f"paid {amount}"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ran() -> None:
+    RAN.clear()
+
+
+def call(name: str = "pay") -> dict[str, object]:
+    return {"id": "c-1", "name": name, "input": {"amount": 5}}
+
+
+async def one_waits(dispatcher: Dispatcher) -> Approval:
+    """The only approval that waits, as soon as there is one."""
+
+    async def waits() -> bool:
+        return len(await dispatcher.approvals.waiting()) == 1
+
+    await eventually(waits, "a call waits")
+    return (await dispatcher.approvals.waiting())[0]
+
+
+class Loss:
+    """What the server has now, to come back with."""
+
+    def __init__(self, dispatcher: InMemoryDispatcher) -> None:
+        self._server = dispatcher._server
+        self._records = copy.deepcopy(self._server.records)
+
+    def happen(self) -> None:
+        """Everything since then is lost."""
+        self._server.records.clear()
+        self._server.records.update(self._records)
+        self._server.marks.clear()
+        self._server.epoch += "."
+
+
+@pytest.mark.parametrize("decision", ["approve", "deny", "cancel"])
+@pytest.mark.parametrize("is_all_lost", [False, True])
+async def test_what_a_caller_was_told_holds_for_every_dispatcher(
+    decision: str, is_all_lost: bool
+) -> None:
+    async with Dispatcher.in_memory([pay], settings=QUICK) as one:
+        turn = await one.dispatch([call()], session="s", turn="t")
+        handle, approval, loss = turn[0].handle or "", await one_waits(one), Loss(one)
+        if decision == "cancel":
+            await one.task_cancel(handle, session="s")
+        else:
+            decide = one.approvals.approve if decision == "approve" else one.approvals.deny
+            await decide(approval.id, by="anna")
+        told = await one.task_result(handle, session="s", wait=10)
+        assert told.executed is (Executed.YES if decision == "approve" else Executed.NO)
+        loss.happen()
+        records = one._server.records
+        if is_all_lost:
+            records.clear()
+
+        def is_settled() -> bool:
+            return approval.id in records and records[approval.id].state == "settled"
+
+        await eventually(is_settled, "it is told again")
+        if not is_all_lost:
+            with pytest.raises(ApprovalRefused):
+                await one.approvals.approve(approval.id, by="bob")
+        async with second(one, background_wait=0.05, lease_ttl=0.4) as other:
+            [again] = await other.dispatch([call()], session="s", turn="t")
+            assert (again.code, again.executed, again.data) == (told.code, told.executed, told.data)
+    assert len(RAN) == (decision == "approve")
+
+
+async def test_a_call_whose_start_was_lost_is_told_as_one_that_may_have_run() -> None:
+    async with Dispatcher.in_memory([pay_slowly], settings=QUICK) as one:
+        turn = await one.dispatch([call("pay_slowly")], session="s", turn="t")
+        approval, loss = await one_waits(one), Loss(one)
+        await one.approvals.approve(approval.id, by="anna")
+        await eventually(lambda: GATE.came, "it runs")
+        loss.happen()
+        told = await one.task_result(turn[0].handle or "", session="s", wait=10)
+        GATE.open()
+    assert (told.code, told.executed) == (Code.WORKER_LOST, Executed.UNKNOWN)
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+async def test_a_dispatcher_that_is_gone_may_have_sent_what_waits(is_gone: bool) -> None:
+    async with Dispatcher.in_memory([pay], settings=QUICK) as one:
+        turn = await one.dispatch([call()], session="s", turn="t")
+        async with second(one, background_wait=0.05) as other:
+            await other.dispatch([call()], session="s", turn="t")
+            approval, loss = await one_waits(one), Loss(one)
+            if not is_gone:
+                loss.happen()
+                record = one._server.records[approval.id]
+                await eventually(lambda: record.epoch == one._server.epoch, "it is confirmed")
+        if is_gone:
+            loss.happen()
+            record = one._server.records[approval.id]
+            await eventually(lambda: record.epoch == one._server.epoch, "it is confirmed")
+        await one.approvals.deny(approval.id, by="anna")
+        told = await one.task_result(turn[0].handle or "", session="s", wait=10)
+    assert told.executed is (Executed.UNKNOWN if is_gone else Executed.NO)
