@@ -73,9 +73,14 @@ _number_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=_nu
 
 
 def digest(value: Any) -> str:
-    """32 hex characters: a hash of the canonical form of `value`.
+    """32 hex characters: a hash of the canonical form of `value`."""
+    return hashlib.blake2b(canonical(value), digest_size=16).hexdigest()
 
-    25.0 and 25 are the same: a host in JavaScript keeps the one as the other.
+
+def stored_digest(value: Any) -> str:
+    """The digest of a value that may have been stored since: 25.0 and 25 are the same.
+
+    JavaScript stores the one as the other, and a protobuf `Struct` the other as the one.
     """
     data = canonical(value)
     if b".0" in data:

@@ -376,7 +376,7 @@ def _name(calls: Iterable[ToolCall], history: History) -> str:
         if call.origin is None or not call.origin.get("choice")
     ]  # fmt: skip
     try:
-        return encoding.digest(said)[:_NAME_LENGTH]
+        return encoding.stored_digest(said)[:_NAME_LENGTH]
     except (TypeError, ValueError, RecursionError):  # a host's own objects: nothing repeats them
         return new_nonce()
 

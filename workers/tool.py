@@ -231,7 +231,7 @@ def _declare(
             description=doc.text if description is None else description,
             input_schema=shown,
             output_schema=msgspec.UNSET if returns is None else returns.schema,
-            run_in=run_in_of(function, run_in, where),
+            run_in=run_in_of(function, run_in, where, exclusive=exclusive),
             effects=Effects(effects) if effects is not None else None,
             recommendations=tuple(recommendations),
             check_schema=validate == "on",

@@ -307,7 +307,9 @@ def require_one_result(function: Callable[..., Any], where: str) -> None:
         )
 
 
-def run_in_of(function: Callable[..., Any], asked: str | None, where: str) -> RunIn:
+def run_in_of(
+    function: Callable[..., Any], asked: str | None, where: str, *, exclusive: bool = False
+) -> RunIn:
     """Where the function runs. Raises `ToolDeclarationInvalid` if it cannot run there."""
     is_coroutine = inspect.iscoroutinefunction(function)
     if asked is None:
@@ -321,5 +323,10 @@ def run_in_of(function: Callable[..., Any], asked: str | None, where: str) -> Ru
     if run_in is RunIn.THREAD and is_coroutine:
         raise ToolDeclarationInvalid(
             f"{where}: run_in='thread' needs a plain `def`; leave it out to run on the loop"
+        )
+    if run_in is RunIn.THREAD and exclusive:
+        raise ToolDeclarationInvalid(
+            f"{where}: exclusive=True does not go with run_in='thread': a thread cannot be stopped "
+            "when its worker loses its lease; leave run_in out for a child process"
         )
     return run_in

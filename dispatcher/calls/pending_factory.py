@@ -58,7 +58,9 @@ def _key_in(
     sent = call.text or (call.arguments if call.as_asked is None else call.as_asked)
     whose = [] if user is None else ["user", user]
     try:
-        return encoding.digest([tenant, turn.session, *where, call.id, call.name, sent, *whose])
+        return encoding.stored_digest(
+            [tenant, turn.session, *where, call.id, call.name, sent, *whose]
+        )
     except TypeError:  # keys that are not text, which a host may have combined
         return new_nonce()
 

@@ -296,6 +296,8 @@ class Recovery:
         early `unknown`.
         """
         patience = 0.0
+        if pending.spec.is_exclusive:  # its supervisor kills a worker that stands still
+            patience = self._settings.worker_stall_timeout + self._settings.lease_ttl / 2
         if not pending.message.rerunnable:
             is_long = pending.in_background or pending.spec.background
             patience = self._settings.worker_return_timeout * (6 if is_long else 1)

@@ -327,6 +327,7 @@ def test_a_signature_that_cannot_be_filled_from_json_is_refused(
     ("options", "message"),
     [
         ({"run_in": "loop"}, "run_in='loop' needs `async def`"),
+        ({"run_in": "thread", "exclusive": True}, "a thread cannot be stopped"),
         ({"run_in": "moon"}, "run_in is one of 'loop', 'thread', 'process', not 'moon'"),
         ({"effects": "wirte"}, "effects is one of 'read', 'write', not 'wirte'; did you mean "),
         ({"effects": 3}, "effects is one of 'read', 'write', not 3"),

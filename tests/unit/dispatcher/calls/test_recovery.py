@@ -32,6 +32,7 @@ QUEUE = RedisKeys().queue("default", RunIn.LOOP)
 READ = sealed(ToolSpec(name="t", effects=Effects.READ))
 NEWER_READ = sealed(ToolSpec(name="t", effects=Effects.READ, timeout=5.0))
 WRITE = sealed(ToolSpec(name="t", effects=Effects.WRITE))
+EXCLUSIVE_READ = sealed(ToolSpec(name="t", effects=Effects.READ, exclusive=True))
 LONG_WRITE = sealed(ToolSpec(name="t", effects=Effects.WRITE, background=True))
 DONE = Outcome(ok=True, data=1, worker="w-1")
 
@@ -256,6 +257,18 @@ async def test_a_read_whose_worker_is_gone_goes_to_its_next_attempt(bench: Bench
     assert (call.stage, call.message.attempt, call.worker) == (Stage.QUEUED, 2, "")
     assert bench.lost.told == [("k", "w-1")]
     assert await bench.attempts() == [("k", 2)]
+
+
+async def test_an_exclusive_read_runs_again_when_a_worker_that_stands_still_was_killed(
+    bench: Bench,
+) -> None:
+    """By its supervisor, after 10 s; until then its run may go on."""
+    call = await bench.run("k", EXCLUSIVE_READ)
+    await bench.look(lease())
+    await bench.watch(21)
+    assert call.stage is Stage.RUNNING
+    await bench.watch(2)
+    assert (call.stage, call.message.attempt) == (Stage.QUEUED, 2)
 
 
 async def test_a_worker_that_renews_its_lease_keeps_its_calls(bench: Bench) -> None:
