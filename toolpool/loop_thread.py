@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
+import toolpool.embedded  # noqa: F401 - its exit handler, registered first, runs after ours
+
 T = TypeVar("T")
 
 NOT_OPEN = (

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import functools
 import threading
 from collections.abc import (
     AsyncIterator,
@@ -10,26 +11,15 @@ from collections.abc import (
     Coroutine,
     Iterator,
     Mapping,
-    Sequence,
 )
 from contextlib import AbstractAsyncContextManager, suppress
-from pathlib import Path
-from types import ModuleType
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from toolpool.contract.result import ToolResult
-from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.approvals import Approvals
 from toolpool.dispatcher.events import CHANNELS, Event
 from toolpool.dispatcher.lifetime import AFTER_A_FORK, MAKE_ANOTHER, Lifetime
-from toolpool.dispatcher.observer import Observer
-from toolpool.dispatcher.observers.observer_setup import Record
-from toolpool.dispatcher.policy.approval_view import Approval
-from toolpool.dispatcher.policy.hooks import Hooks
-from toolpool.dispatcher.policy.verdict_types import Preview
-from toolpool.dispatcher.turn_result import TurnResult
-from toolpool.local import ToolSource
 from toolpool.loop_thread import (
     CLOSED_AT_EXIT,
     NOT_OPEN,
@@ -42,14 +32,38 @@ from toolpool.loop_thread import (
     give_up,
 )
 from toolpool.pool import Dispatcher
-from toolpool.workers.credentials.secret_sources import Resolve
-from toolpool.workers.tool import Tool
 
 T = TypeVar("T")
+P = ParamSpec("P")
+AskedT = TypeVar("AskedT")
 
 _STOP_SECONDS = 5.0
 _EXIT_SECONDS = 2.0
 """How long an open dispatcher may hold up the end of the program."""
+
+
+def _blocking(
+    method: Callable[Concatenate[AskedT, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """The blocking form of a method: it runs on the dispatcher's loop."""
+
+    @functools.wraps(method)
+    def blocking(self: Any, /, *args: P.args, **options: P.kwargs) -> T:
+        work = getattr(self._opened(), method.__name__)(*args, **options)
+        result: T = self._run(work)
+        return result
+
+    return blocking
+
+
+def _made_by(
+    make: Callable[P, AbstractAsyncContextManager[Dispatcher]],
+) -> "Callable[P, SyncDispatcher]":
+    @functools.wraps(make)
+    def made(*args: P.args, **options: P.kwargs) -> "SyncDispatcher":
+        return SyncDispatcher(make(*args, **options))
+
+    return made
 
 
 class SyncApprovals:
@@ -61,27 +75,13 @@ class SyncApprovals:
         self._approvals = approvals
         self._run = run
 
-    def waiting(self, *, session: str | None = None) -> list[Approval]:
-        """The pending approvals, of one session or of all, the first to expire first."""
-        found: list[Approval] = self._run(self._approvals.waiting(session=session))
-        return found
+    waiting = _blocking(Approvals.waiting)
+    get = _blocking(Approvals.get)
+    approve = _blocking(Approvals.approve)
+    deny = _blocking(Approvals.deny)
 
-    def get(self, id: str) -> Approval:
-        """An approval in any state; see `Approvals.get`."""
-        found: Approval = self._run(self._approvals.get(id))
-        return found
-
-    def approve(self, id: str, *, by: str, digest: str | None = None, reason: str = "") -> Approval:
-        """Let a call run, once, with its exact arguments; see `Approvals.approve`."""
-        work = self._approvals.approve(id, by=by, digest=digest, reason=reason)
-        decided: Approval = self._run(work)
-        return decided
-
-    def deny(self, id: str, *, by: str, digest: str | None = None, reason: str = "") -> Approval:
-        """Have a call answered `aborted.denied`; see `Approvals.deny`."""
-        work = self._approvals.deny(id, by=by, digest=digest, reason=reason)
-        decided: Approval = self._run(work)
-        return decided
+    def _opened(self) -> Approvals:
+        return self._approvals
 
 
 class SyncDispatcher:
@@ -103,74 +103,9 @@ class SyncDispatcher:
         self._dispatcher: Dispatcher | None = None
         self._asked: set[concurrent.futures.Future[Any]] = set()
 
-    @classmethod
-    def connect(
-        cls,
-        redis_url: str | None = None,
-        *,
-        broker_url: str | None = None,
-        settings: Settings | None = None,
-        only: Collection[str] | None = None,
-        catalog: str | Path | None = None,
-        hooks: Hooks | None = None,
-        observers: Sequence[Observer] = (),
-        record: Record | None = None,
-    ) -> Self:
-        """A dispatcher for workers on a Redis or Valkey server; see `Dispatcher.connect`."""
-        return cls(
-            Dispatcher.connect(
-                redis_url,
-                broker_url=broker_url,
-                settings=settings,
-                only=only,
-                catalog=catalog,
-                hooks=hooks,
-                observers=observers,
-                record=record,
-            )
-        )
-
-    @classmethod
-    def local(
-        cls,
-        tools: Sequence[ToolSource] = (),
-        *,
-        settings: Settings | None = None,
-        hooks: Hooks | None = None,
-        observers: Sequence[Observer] = (),
-        record: Record | None = None,
-    ) -> Self:
-        """A dispatcher with its own embedded server and workers; see `Dispatcher.local`."""
-        return cls(
-            Dispatcher.local(
-                tools, settings=settings, hooks=hooks, observers=observers, record=record
-            )
-        )
-
-    @classmethod
-    def in_memory(
-        cls,
-        tools: Sequence[Tool | ModuleType],
-        *,
-        settings: Settings | None = None,
-        only: Collection[str] | None = None,
-        hooks: Hooks | None = None,
-        observers: Sequence[Observer] = (),
-        record: Record | None = None,
-        secrets: Resolve | None = None,
-    ) -> Self:
-        """A dispatcher and worker inside this process; see `Dispatcher.in_memory`."""
-        return cls(
-            Dispatcher.in_memory(
-                tools,
-                settings=settings,
-                only=only,
-                hooks=hooks,
-                observers=observers,
-                record=record,
-                secrets=secrets,
-            )
-        )
+    connect = staticmethod(_made_by(Dispatcher.connect))
+    local = staticmethod(_made_by(Dispatcher.local))
+    in_memory = staticmethod(_made_by(Dispatcher.in_memory))
 
     def __enter__(self) -> Self:
         return self.open()
@@ -267,60 +202,16 @@ class SyncDispatcher:
         """The tools to offer the model, in a provider's form; see `Dispatcher.tools`."""
         return self._opened().tools(format, only=only)
 
-    def dispatch(
-        self,
-        response: Any,
-        *,
-        session: str | None = None,
-        turn: str | None = None,
-        only: Collection[str] | None = None,
-        context: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-        wait: float | None = None,
-        format: str | None = None,
-        again: bool = False,
-    ) -> TurnResult:
-        """Run every tool call of a model response; see `Dispatcher.dispatch`.
-
-        An interrupted wait (Ctrl-C) cancels the calls.
-        """
-        return self._run(
-            self._opened().dispatch(
-                response,
-                session=session,
-                turn=turn,
-                only=only,
-                context=context,
-                timeout=timeout,
-                wait=wait,
-                format=format,
-                again=again,
-            )
-        )
-
-    def resume(
-        self,
-        messages: Sequence[Any],
-        *,
-        session: str,
-        only: Collection[str] | None = None,
-        context: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-        wait: float | None = None,
-        format: str | None = None,
-    ) -> list[Any]:
-        """Answer every unanswered call of a conversation; see `Dispatcher.resume`."""
-        return self._run(
-            self._opened().resume(
-                messages,
-                session=session,
-                only=only,
-                context=context,
-                timeout=timeout,
-                wait=wait,
-                format=format,
-            )
-        )
+    dispatch = _blocking(Dispatcher.dispatch)
+    resume = _blocking(Dispatcher.resume)
+    preview = _blocking(Dispatcher.preview)
+    cancel = _blocking(Dispatcher.cancel)
+    deny = _blocking(Dispatcher.deny)
+    allow = _blocking(Dispatcher.allow)
+    task_result = _blocking(Dispatcher.task_result)
+    task_cancel = _blocking(Dispatcher.task_cancel)
+    task_list = _blocking(Dispatcher.task_list)
+    output = _blocking(Dispatcher.output)
 
     def check(
         self, response: Any, *, only: Collection[str] | None = None
@@ -328,45 +219,9 @@ class SyncDispatcher:
         """Validate each call; see `Dispatcher.check`."""
         return self._opened().check(response, only=only)
 
-    def preview(self, response: Any, **options: Any) -> list[Preview]:
-        """Preview each call; see `Dispatcher.preview`."""
-        return self._run(self._opened().preview(response, **options))
-
     def in_flight(self, session: str | None = None) -> int:
         """The number of open calls, of one session or of all."""
         return self._opened().in_flight(session)
-
-    def cancel(
-        self, session: str | None = None, *, call_id: str | None = None, **audited: str
-    ) -> int:
-        """Cancel calls that other threads wait for; see `Dispatcher.cancel`."""
-        return self._run(self._opened().cancel(session, call_id=call_id, **audited))
-
-    def deny(self, tool: str, *, reason: str, **narrowed: Any) -> None:
-        """Switch a tool off for the whole fleet; see `Dispatcher.deny`."""
-        self._run(self._opened().deny(tool, reason=reason, **narrowed))
-
-    def allow(self, tool: str, **narrowed: Any) -> None:
-        """Undo a `deny`; see `Dispatcher.allow`."""
-        self._run(self._opened().allow(tool, **narrowed))
-
-    def task_result(
-        self, handle: str, *, session: str | None = None, wait: float = 0.0
-    ) -> ToolResult | None:
-        """The final result of a background call; see `Dispatcher.task_result`."""
-        return self._run(self._opened().task_result(handle, session=session, wait=wait))
-
-    def task_cancel(self, handle: str, *, session: str | None = None) -> ToolResult:
-        """Stop a background call; see `Dispatcher.task_cancel`."""
-        return self._run(self._opened().task_cancel(handle, session=session))
-
-    def task_list(self, *, session: str | None = None) -> list[dict[str, Any]]:
-        """A session's background calls; see `Dispatcher.task_list`."""
-        return self._run(self._opened().task_list(session=session))
-
-    def output(self, handle: str, *, session: str | None = None, page: int = 1) -> dict[str, Any]:
-        """A page of a full output; see `Dispatcher.output`."""
-        return self._run(self._opened().output(handle, session=session, page=page))
 
     def completed(self, *, session: str | None = None) -> Iterator[str]:
         """Yield the handles of background calls as they end; see `Dispatcher.completed`.
