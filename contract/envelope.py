@@ -51,7 +51,7 @@ class PolicyVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One call on its way to a worker.
 
-    `keep` is how long its outcome is kept in seconds, if not for the worker's configured time.
+    `keep` is the time to keep its outcome in seconds; by default the worker's setting.
 
     `key` names its ledger record, `digest` the spec that it was validated against. `timeout` bounds
     the run in seconds; `rerunnable` says whether a second start does no harm. `final`: no worker

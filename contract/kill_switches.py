@@ -177,7 +177,7 @@ def _read(value: Any) -> Any:
     return value
 
 
-def misfit(
+def why_never_matched(
     spec: ToolSpec, validator: SchemaValidator | None, argument: str | None, value: Any
 ) -> str | None:
     """Why no valid call of a tool has this value for an argument, and what to do instead."""

@@ -288,7 +288,9 @@ class ApprovalWaits:
                 self._go_on(pending, request, found.decision, decision, found)
             else:
                 pending.decided(found.decision)
-                log.warning("approved_call_waits tool=%s: no worker has it", request.message.tool)
+                log.warning(
+                    "approved_call_waits tool=%s: no worker offers it", request.message.tool
+                )
         if own is not None and found.answer == "new":
             self._tell("asked", request, request.by, request.reason)
             self._in_flight.in_background(self._notifier.asked(request))
@@ -354,7 +356,9 @@ class ApprovalWaits:
         try:
             offer = self._catalog.offers.get(request.message.tool)
             if offer is None:
-                log.warning("approved_call_waits tool=%s: no worker has it", request.message.tool)
+                log.warning(
+                    "approved_call_waits tool=%s: no worker offers it", request.message.tool
+                )
                 return
             call, turn = pending.as_run, pending_factory.turn_of(request)
             judgement = await self._policy.judge_approved((call, offer), turn, decision.by)

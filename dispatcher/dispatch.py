@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from toolpool.contract.envelope import Envelope
-from toolpool.contract.kill_switches import misfit
+from toolpool.contract.kill_switches import why_never_matched
 from toolpool.contract.result import ToolResult
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
@@ -268,9 +268,11 @@ class Dispatcher:
         self._lifetime.require()
         asked = make_switch(tool, argument, value, reason, set_at=0.0, on=True, tenant=tenant)
         offer = self._parts.catalog.offers.get(tool)
-        if offer and (why := misfit(offer.spec, offer.validator, asked.argument, asked.value)):
+        if offer and (
+            why := why_never_matched(offer.spec, offer.validator, asked.argument, asked.value)
+        ):
             raise ValueError(why)
-        turn = self._in_flight.available.turn_switch
+        turn = self._in_flight.available.set_switch
         await turn(tool, argument, value, reason, on=True, tenant=tenant, by=by)
 
     async def allow(
@@ -284,7 +286,7 @@ class Dispatcher:
     ) -> None:
         """Undo a `deny` with the same tool, argument, value and tenant."""
         self._lifetime.require()
-        turn = self._in_flight.available.turn_switch
+        turn = self._in_flight.available.set_switch
         await turn(tool, argument, value, "", on=False, tenant=tenant, by=by)
 
     def check(

@@ -66,7 +66,7 @@ def stages(
 
 
 class Turn:
-    """A turn under way, as far as it can be cancelled."""
+    """A running turn, with what is needed to cancel its calls."""
 
     def __init__(
         self,
@@ -350,7 +350,7 @@ class OrderedTurns:
             self._in_flight.in_background(self._abandon(pendings, latches))
         answered: dict[int, Answered] = {}
         for (call, _), pending in zip(group, pendings, strict=True):
-            result = early.get(pending.root) or self._results.classified(
+            result = early.get(pending.root) or self._results.result_of(
                 pending, unseen, turn=options
             )
             answered[call.index] = result, pending.is_new_outcome and pending.call is call
@@ -411,7 +411,7 @@ class OrderedTurns:
         if not pending.is_open:
             return None
         outcome = left_to_others(started=pending.stage is Stage.RUNNING)
-        return self._results.classified(pending, own_end=OwnEnd(outcome, timeout, since))
+        return self._results.result_of(pending, own_end=OwnEnd(outcome, timeout, since))
 
     async def _abandon(self, pendings: Sequence[Pending], latches: set[Waiter]) -> None:
         """Stop waiting for calls; those without another waiter are cancelled.

@@ -52,7 +52,7 @@ class Results:
         self._offers = offers
         self._with_texts = with_texts
 
-    def classified(
+    def result_of(
         self,
         pending: Pending,
         unseen: str | None = None,
@@ -60,7 +60,9 @@ class Results:
         own_end: OwnEnd | None = None,
         turn: TurnOptions | None = None,
     ) -> ToolResult:
-        """The result of an answered call, or of one that goes on without this caller (`own_end`).
+        """The result of an answered call.
+
+        `own_end`: this caller stops waiting while the call goes on.
 
         `unseen` names an earlier write whose end is unknown. `turn` is the turn whose model reads
         the result, None if the host asked for it.
@@ -97,7 +99,7 @@ class Results:
 
     async def of(self, pending: Pending) -> ToolResult:
         """The result of a call that was answered."""
-        result = self.classified(pending)
+        result = self.result_of(pending)
         return await self.shown(result, pending)
 
     async def shown(self, result: ToolResult, pending: Pending) -> ToolResult:
@@ -120,7 +122,7 @@ class Results:
 
     def at_once(self, pending: Pending) -> ToolResult:
         """The result if hooks cannot be called: without the policy's approval it is withheld."""
-        result = self.classified(pending)
+        result = self.result_of(pending)
         return result if self.policy is None else self.policy.withheld(result)
 
     async def page(self, page: dict[str, Any], session: str | None) -> dict[str, Any]:

@@ -183,7 +183,7 @@ class Finder:
             case "retry":
                 return "it failed and waits for its retry"
             case "concurrency":
-                return f"{status.tool} runs as often at once as its `concurrency` lets it"
+                return f"{status.tool} has reached its `concurrency` limit"
             case "session_limit":
                 return "its session has reached TOOLPOOL_IN_FLIGHT_PER_SESSION calls in flight"
             case "server":

@@ -533,7 +533,7 @@ def _check_stale(fleet: "Fleet") -> Iterator[Finding]:
                 Level.WARN,
                 f"worker {lease.id} on {lease.host} has another version than is offered of "
                 + _some(stale),
-                "start it again with the tools of the others; until then it leaves them the calls",
+                "restart it with the same tools as the others; until then it gets no calls of them",
             )
 
 

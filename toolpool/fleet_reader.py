@@ -316,7 +316,7 @@ def remove_tool(settings: Settings, name: str) -> int:
         return removed
 
 
-def turn_switch(
+def set_switch(
     settings: Settings,
     tool: str,
     argument: str | None,

@@ -37,7 +37,7 @@ _ENCODED = re.compile(rb'"content(?:Encoding|MediaType)":|"format":"(?:base64|ba
 def read_otherwise(
     judged: dict[str, Any], values: BaseModel, verdict: PolicyVerdict
 ) -> tuple[Problem, ...]:
-    """Where `values`, typed from the arguments, differ from the judged ones; empty if nowhere.
+    """Return the differences between the typed `values` and the judged arguments.
 
     Values that a rule compares must be equal with the types' own defaults, and decoded for
     `Base64Str` or `Json`. If a hook or a person judged the call, all other sent values must be

@@ -404,7 +404,7 @@ class WorkerService:
             forks.end_stray()
             renewed_at = self._executor.leased_at()
             if epoch and self._presence.epoch != epoch:
-                self._executor.server_changed()
+                self._executor.report_again()
             else:
                 self._settler.forget_before(renewed_at - _SERVER_FORGETS_SECONDS)
             epoch = self._presence.epoch

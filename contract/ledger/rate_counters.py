@@ -16,9 +16,9 @@ from toolpool.contract.redis_keys import RedisKeys
 
 _LOOK_AGAIN_SECONDS = 0.1
 LONGEST_HOLD_SECONDS = 3_600.0
-"""An unstarted call that claims to hold its place for longer is ignored."""
+"""The longest time that an unstarted call can hold a place."""
 TOLD_SECONDS = 60.0
-"""How much longer a start counts whose worker does not report its time."""
+"""Extra seconds for which a start counts if its worker never reports when it happened."""
 ENTERED_WITHIN_SECONDS = TOLD_SECONDS - 5.0
 """How long after its claim a call under a limit may enter its tool."""
 

@@ -1,6 +1,6 @@
 """The ledger on Redis: one record per call, changed only by Lua scripts.
 
-Dispatchers `open` and `close` (expire, cancel); workers `claim` and `settle`.
+Dispatchers `open` and `close` calls; workers `claim` and `settle` them.
 """
 
 import time

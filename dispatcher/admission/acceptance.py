@@ -16,7 +16,7 @@ from toolpool.dispatcher.turn_options import tool_names
 
 
 class Acceptance:
-    """The dispatcher's own allow-list, and the validation under it.
+    """Validates calls of the tools on the dispatcher's allow-list.
 
     Raises ValueError for an invalid list of names.
     """

@@ -65,7 +65,7 @@ class Availability:
         """
         self._tell(await self._switches.follow(self._transport))
 
-    async def turn_switch(
+    async def set_switch(
         self,
         tool: str,
         argument: str | None,

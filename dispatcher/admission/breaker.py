@@ -109,7 +109,7 @@ class Breaker:
         }
 
     def note(self, tool: str, outcome: Outcome, *, call: str = "", is_news: bool = True) -> None:
-        """Count the outcome of a call. If it is not `is_news`, only end the trial that it was."""
+        """Count the outcome of a call; without `is_news` it only ends a trial."""
         circuit = self.circuits.get(tool)
         if circuit is None and outcome.ok:
             return

@@ -48,7 +48,7 @@ _RECORDS_SECONDS = 1.0
 _RECORD_LOOKS = 20
 
 
-class Approvals(Protocol):
+class ApprovalHandler(Protocol):
     """Handles the calls that wait for a person's approval."""
 
     def look(self, pending: Pending) -> None:
@@ -63,7 +63,7 @@ class Approvals(Protocol):
 class InFlightCalls(Calls):
     """Every accepted call without an outcome, and the parts that move it along."""
 
-    approvals: Approvals
+    approvals: ApprovalHandler
 
     def __init__(self, services: Services, catalog: Catalog, *, follows_catalog: bool) -> None:
         settings, observers = services.settings, services.observers
@@ -324,7 +324,7 @@ class InFlightCalls(Calls):
     ) -> list[RecordedRejection]:
         """Record that calls were rejected.
 
-        From then on no dispatcher can send one, and each answers it by this result.
+        No dispatcher can send them afterwards; all of them answer them by this result.
         """
         user = pending_factory.user_of(turn, self._settings)
         users = [None] if user is None else [None, user]
@@ -449,7 +449,7 @@ class InFlightCalls(Calls):
     @override
     def join(self, pending: Pending) -> None:
         self._pump.queue_of(pending).adopt(pending)
-        self.released(pending)
+        self.in_background(self._recovery.released(pending))
 
     def refusal(self, call: ToolCall, *, is_sent: bool = True) -> Outcome | None:
         """Why a call may not be sent now: see `Availability.refusal`."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from toolpool.dispatcher.calls.shared_run import SharedRun
 
 CLOCK_MARGIN_SECONDS = 0.25
-"""How precisely the server's clock is known here."""
+"""The maximum error of this dispatcher's estimate of the server's clock."""
 _FORGOTTEN_EPOCH = "forgotten"
 
 

@@ -366,7 +366,7 @@ class RateGate:
 
 
 def _over(limit: Limit, free_at: float) -> Outcome:
-    """The outcome of a call that a limit has no place for until `free_at`."""
+    """The outcome of a call over a rate limit that frees a place at `free_at`."""
     least = _AGAIN_SECONDS if limit.rate.unit == AT_ONCE else 0.1
     seconds = max(least, free_at - time.monotonic())
     about = over_rate(limit.kind, limit.rate)

@@ -1,8 +1,8 @@
 """Finds calls whose message or worker is lost, and starts them again if that is safe.
 
 Celery on Redis is a fast, lossy transport: a worker killed under load takes messages with it. This
-module only suspects; the ledger decides. After an outage nothing is suspected until the server was
-watched for as long as a lease lasts.
+module finds calls that may be lost; the ledger decides whether they are. After an outage no call is
+suspected until the server was watched for as long as a lease lasts.
 """
 
 import time
@@ -17,7 +17,7 @@ from toolpool.contract.ledger.answers import CallState, LedgerAnswer
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.ledger.protocols import RecoveryRequest
 from toolpool.contract.outcome import Code, Executed, failure
-from toolpool.dispatcher.calls.lease_watch import LeaseWatch
+from toolpool.dispatcher.calls.lease_ages import LeaseAges
 from toolpool.dispatcher.calls.live_workers import LiveWorkers
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.pump import Pump
@@ -58,7 +58,7 @@ class Recovery:
         self._routes = routes
         self._epoch: str | None = None
         self._epoch_since = _NEVER
-        self._leases = LeaseWatch(lease_ttl=services.settings.lease_ttl)
+        self._leases = LeaseAges(lease_ttl=services.settings.lease_ttl)
         self.queue_watch = QueueWatch()
         self._asked_from = 0
         self._homeless: dict[Pending, None] = {}

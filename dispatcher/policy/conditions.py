@@ -102,8 +102,8 @@ class Test:
     def holds(self, value: Any, *, for_all: bool) -> bool:
         """Whether it holds for all values at the path (`for_all`), or else for any.
 
-        A list may stand for a set. So `for_all`, as a rule that allows asks, a list is equal only
-        in the same order, and else in any order. Raises `RuleFailed`.
+        Rules that allow pass `for_all`; their lists must then be in the same order. Otherwise the
+        order is ignored, since a list may stand for a set. Raises `RuleFailed`.
         """
         found = list(_at(value, self.steps))
         if not self.compares_lists:

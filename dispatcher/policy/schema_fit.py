@@ -102,11 +102,10 @@ def _with_elements(parts: Sequence[Node], root: Any) -> list[Node]:
 
 
 def _other_form(parts: Sequence[Node], step: str | int | None, root: Any) -> str:
-    """A type that the schema also allows and in which this step of a path finds nothing.
+    """Another type that the schema accepts here and that the path cannot enter; empty if none.
 
-    For example a string in place of an object. Empty if there is none. A list in place of a single
-    value, and the reverse, is none, since both are compared. Null and listed constants hide
-    nothing.
+    For example a string instead of an object. A list instead of a single value, or the reverse,
+    does not count, since both are compared. Null and listed constants hide nothing.
     """
     types = _types(parts) or _ANY
     if types >= _ANY:

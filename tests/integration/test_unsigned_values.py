@@ -37,7 +37,7 @@ from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec, sealed
 from toolpool.dispatcher.transports.base import TurnNote
 from toolpool.dispatcher.transports.redis import RedisTransport
-from toolpool.fleet_reader import read_fleet, turn_switch
+from toolpool.fleet_reader import read_fleet, set_switch
 
 NAMES = RedisKeys()
 Command = Callable[..., tuple[int, Any]]
@@ -105,13 +105,13 @@ def test_a_handle_of_another_tenant_or_another_handles_copy_is_unknown(
 
 
 def test_an_old_state_of_a_switch_does_not_show_as_denied(settings: Settings, client: Any) -> None:
-    assert not turn_switch(settings, "t", None, None, "incident", on=True)
+    assert not set_switch(settings, "t", None, None, "incident", on=True)
     [denied] = client.hvals(NAMES.switches)
     assert [switch.tool for switch in read_fleet(settings).switches] == ["t"]
-    assert turn_switch(settings, "t", None, None, "", on=False)
+    assert set_switch(settings, "t", None, None, "", on=False)
     client.hset(NAMES.switches, "copy", denied)
     assert read_fleet(settings).switches == []
-    assert not turn_switch(settings, "t", None, None, "", on=False)
+    assert not set_switch(settings, "t", None, None, "", on=False)
 
 
 @pytest.mark.parametrize(

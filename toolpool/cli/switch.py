@@ -91,7 +91,7 @@ def _turn(
     tenant: str | None,
     json: bool,
 ) -> int:
-    from toolpool.fleet_reader import read_fleet, turn_switch
+    from toolpool.fleet_reader import read_fleet, set_switch
     from toolpool.fleet_state import switches
 
     settings = load_settings()
@@ -111,7 +111,7 @@ def _turn(
         if why and on:
             raise ExitNow(why, ExitCode.USAGE)
     try:
-        was_on = turn_switch(settings, tool, argument, parsed, reason, on=on, tenant=tenant)
+        was_on = set_switch(settings, tool, argument, parsed, reason, on=on, tenant=tenant)
     except ValueError as error:
         raise ExitNow(str(error), ExitCode.USAGE) from None
     fleet = read_fleet(settings)
@@ -143,12 +143,12 @@ def _fitting(
     spec: "ToolSpec", argument: str, parsed: Any, text: str | None
 ) -> tuple[Any, str | None]:
     """The value as the schema takes it, parsed or as text; or why no valid call has it."""
-    from toolpool.contract.kill_switches import misfit
+    from toolpool.contract.kill_switches import why_never_matched
     from toolpool.contract.schema.validator import SchemaCache
 
     validator = SchemaCache().validator(spec)
-    why = misfit(spec, validator, argument, parsed)
-    if why and not misfit(spec, validator, argument, text):
+    why = why_never_matched(spec, validator, argument, parsed)
+    if why and not why_never_matched(spec, validator, argument, text):
         return text, None
     return parsed, why
 

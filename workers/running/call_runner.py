@@ -6,7 +6,7 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from secrets import randbits
 
@@ -27,10 +27,10 @@ from toolpool.workers.credentials.lookup import Credentials
 from toolpool.workers.running import forks, frames
 from toolpool.workers.running.children import ChildPool
 from toolpool.workers.running.gate import Gate
-from toolpool.workers.running.heartbeat import RunTimeout
 from toolpool.workers.running.invoke import Invocation, invoke, invoke_coroutine
 from toolpool.workers.running.outcomes import WorkerOutcomes
 from toolpool.workers.running.output import Completion
+from toolpool.workers.running.run_timeout import RunTimeout
 from toolpool.workers.running.threads import ThreadPool
 from toolpool.workers.tool import Tool
 from toolpool.workers.tool_loading import Catalog
@@ -40,14 +40,6 @@ log = logs.logger("call_runner")
 _NOT_ENTERED = failure(Code.EXPIRED, "", Executed.NO)
 _REPLY_MARGIN_SECONDS = 0.25
 """A run ends this long before the caller's deadline, so that its outcome still arrives."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """A completion, and what still occupies the slot (a thread that outlived its timeout)."""
-
-    completion: Completion
-    busy_until: Awaitable[None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +88,7 @@ class CallRunner:
         *,
         tenant: str,
         enter_by: float = math.inf,
-    ) -> RunResult:
+    ) -> Completion:
         """Run the claimed `call` within its timeout and the `time_left` to its deadline.
 
         The tool is not entered after `enter_by` (monotonic clock): its place under a limit may then
@@ -109,12 +101,12 @@ class CallRunner:
         began = time.monotonic()
         tool = self._catalog.tools[call.tool]  # the executor releases calls of unknown tools
         if refusal := self._gate.refusal(tool, call, tenant):
-            done = RunResult(Completion(refusal))
+            done = Completion(refusal)
         else:
             ends_at = began + time_left - _REPLY_MARGIN_SECONDS
             secrets = await self._secrets(tool, call, ends_at, tenant) if tool.secrets else {}
             if isinstance(secrets, Outcome):
-                done = RunResult(Completion(secrets))
+                done = Completion(secrets)
             else:
                 left = ends_at - time.monotonic()
                 switches = (
@@ -124,8 +116,8 @@ class CallRunner:
                     secrets, report_progress, on_silence, on_begin, on_entered, enter_by, switches
                 )
                 done = await self._run(tool, call, left, parameters)
-        outcome = self.outcomes.signed(done.completion.outcome, call, time.monotonic() - began)
-        return RunResult(Completion(outcome, done.completion.whole), done.busy_until)
+        outcome = self.outcomes.signed(done.outcome, call, time.monotonic() - began)
+        return msgspec.structs.replace(done, outcome=outcome)
 
     async def _secrets(
         self, tool: Tool, call: CallMessage, ends_at: float, tenant: str
@@ -141,38 +133,33 @@ class CallRunner:
 
     async def _run(
         self, tool: Tool, call: CallMessage, left: float, parameters: "_RunParameters"
-    ) -> RunResult:
+    ) -> Completion:
         if left <= 0 or time.monotonic() > parameters.enter_by:
-            return RunResult(Completion(_NOT_ENTERED))
+            return Completion(_NOT_ENTERED)
         if tool.spec.run_in is RunIn.PROCESS:
-            return RunResult(await self._run_in_child(tool, call, left, parameters))
+            return await self._run_in_child(tool, call, left, parameters)
         parameters.on_begin()
         seconds = min(call.timeout, left)
         if tool.spec.run_in is RunIn.THREAD:
             return await self._run_in_thread(tool, call, seconds, parameters)
         if parameters.on_entered is not None:
             parameters.on_entered()
-        gate = _gate(parameters.report_progress)
+        progress = _throttled(parameters.report_progress)
         life = RunTimeout(seconds, tool.spec.silence, parameters.on_silence)
         is_injected = tool.signature.injected
-        context = _context(call, seconds, gate, life, parameters.secrets) if is_injected else None
-        invocation = Invocation(
-            tool,
-            call.arguments,
-            context,
-            self._max_result_bytes,
-            call.verdict,
-            parameters.switches,
-        )
+        context = None
+        if is_injected:
+            context = _context(call, seconds, progress, life, parameters.secrets)
+        invocation = self._invocation(tool, call, context, parameters)
         try:
             async with life:
                 completion = await invoke_coroutine(invocation)
                 forks.end_stray()
-                return RunResult(completion)
+                return completion
         except TimeoutError:
-            return RunResult(Completion(life.outcome()))
+            return Completion(life.outcome())
         finally:
-            gate.close()
+            progress.close()
 
     async def _run_in_child(
         self, tool: Tool, call: CallMessage, left: float, parameters: "_RunParameters"
@@ -207,23 +194,16 @@ class CallRunner:
 
     async def _run_in_thread(
         self, tool: Tool, call: CallMessage, seconds: float, parameters: "_RunParameters"
-    ) -> RunResult:
+    ) -> Completion:
         """A thread cannot be killed: its call is answered, and its slot stays occupied."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[Completion] = loop.create_future()
         stopped = threading.Event()
 
-        gate = _gate(parameters.report_progress)
+        progress = _throttled(parameters.report_progress)
         life = RunTimeout(seconds, tool.spec.silence)
-        context = _context(call, seconds, gate, life, parameters.secrets, stopped.is_set)
-        invocation = Invocation(
-            tool,
-            call.arguments,
-            context,
-            self._max_result_bytes,
-            call.verdict,
-            parameters.switches,
-        )
+        context = _context(call, seconds, progress, life, parameters.secrets, stopped.is_set)
+        invocation = self._invocation(tool, call, context, parameters)
 
         def work() -> None:  # it may begin late, if the machine is busy
             if time.monotonic() > parameters.enter_by:
@@ -234,7 +214,7 @@ class CallRunner:
                         loop.call_soon_threadsafe(parameters.on_entered)
                 completion = invoke(invocation)
             forks.end_stray()
-            gate.close()
+            progress.close()
             with contextlib.suppress(RuntimeError):  # the loop ended before this thread did
                 loop.call_soon_threadsafe(_resolve, ended, completion)
 
@@ -242,23 +222,33 @@ class CallRunner:
         try:
             async with life:
                 await asyncio.wait({ended})
-            return RunResult(ended.result())
+            return ended.result()
         except TimeoutError:
             if ended.done():
-                return RunResult(ended.result())
+                return ended.result()
             outcome = life.outcome("its thread cannot be stopped", still_running=True)
         except asyncio.CancelledError:
             outcome = msgspec.structs.replace(self.outcomes.cancelled(call), still_running=True)
         stopped.set()
-        return RunResult(Completion(outcome), asyncio.ensure_future(_wait_for(ended)))
+        return Completion(outcome, busy_until=asyncio.ensure_future(_wait_for(ended)))
+
+    def _invocation(
+        self,
+        tool: Tool,
+        call: CallMessage,
+        context: ToolContext | None,
+        parameters: "_RunParameters",
+    ) -> Invocation:
+        largest, switches = self._max_result_bytes, parameters.switches
+        return Invocation(tool, call.arguments, context, largest, call.verdict, switches)
 
     def close(self) -> None:
         """End idle threads."""
         self._threads.close()
 
 
-def _gate(report_progress: ReportProgress) -> ProgressThrottle:
-    """A gate that passes reports from any thread to this event loop."""
+def _throttled(report_progress: ReportProgress) -> ProgressThrottle:
+    """A throttle that passes reports from any thread to this event loop."""
     loop = asyncio.get_running_loop()
 
     def send(done: float, total: float | None, message: str | None) -> None:

@@ -23,11 +23,11 @@ from toolpool.contract.telemetry.families import DIRECTORY_PREFIX
 from toolpool.workers.context import ProgressThrottle, ToolContext
 from toolpool.workers.running import descendants, forks, frames, process_role
 from toolpool.workers.running.entry_flag import EntryFlag
-from toolpool.workers.running.heartbeat import BeatThrottle
 from toolpool.workers.running.invoke import Invocation, invoke
 from toolpool.workers.running.outcomes import raised
 from toolpool.workers.running.output import Completion
 from toolpool.workers.running.process_state import ProcessState
+from toolpool.workers.running.run_timeout import BeatThrottle
 from toolpool.workers.supervision.lifeline import die_with_parent
 from toolpool.workers.tool_loading import Catalog
 

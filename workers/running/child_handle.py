@@ -8,10 +8,10 @@ from typing import Self
 
 import msgspec
 
+from toolpool.workers import exit_status
 from toolpool.workers.context import ReportProgress
 from toolpool.workers.running import descendants, entry_flag, frames
 from toolpool.workers.running.leak_check import OWN_TASK
-from toolpool.workers.supervision import exit_status
 
 _EXIT_SECONDS = 1.0
 """How long a child may take to exit after closing its socket, so that its exit code is known."""

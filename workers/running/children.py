@@ -19,8 +19,8 @@ from toolpool.contract.spec import RunIn
 from toolpool.workers.context import ReportProgress
 from toolpool.workers.running import frames
 from toolpool.workers.running.child_handle import Child, ChildLost, RunningCall
-from toolpool.workers.running.heartbeat import RunTimeout, interval
 from toolpool.workers.running.output import Completion
+from toolpool.workers.running.run_timeout import RunTimeout, interval
 from toolpool.workers.tool_loading import Catalog
 
 log = logs.logger("children")

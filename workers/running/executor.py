@@ -27,7 +27,7 @@ from toolpool.contract.ledger.rate_counters import ENTERED_WITHIN_SECONDS
 from toolpool.contract.outcome import Executed, Outcome
 from toolpool.contract.rates import Limit
 from toolpool.contract.spec import RunIn
-from toolpool.workers.running.call_runner import CallRunner, RunResult
+from toolpool.workers.running.call_runner import CallRunner
 from toolpool.workers.running.claimed_call import ClaimedCall, Delivery, EarlyCancels, Entered
 from toolpool.workers.running.gate import Gate
 from toolpool.workers.running.limit_notices import LimitNotices
@@ -149,7 +149,7 @@ class Executor:
         if running.task is not None and running.is_under_way:  # else it would not start
             running.task.cancel()
 
-    def server_changed(self) -> None:
+    def report_again(self) -> None:
         """Confirm running calls and settle recent ones again: the server may have lost both.
 
         Dispatchers wait one lease for this before they consider a call unclaimed.
@@ -448,9 +448,9 @@ class Executor:
         running.is_under_way = True
         try:
             run = await self._run_call(running, time_left)
-            outcome, busy_until = run.completion.outcome, run.busy_until
-            if run.completion.whole is not None:
-                outcome = await self._keep_whole(running, outcome, run.completion.whole)
+            outcome, busy_until = run.outcome, run.busy_until
+            if run.whole is not None:
+                outcome = await self._keep_whole(running, outcome, run.whole)
         except asyncio.CancelledError:
             outcome = self._runner.outcomes.cancelled(call)
         except GeneratorExit:
@@ -485,9 +485,9 @@ class Executor:
         else:
             self._limit_notices.never_begun(key, nonce, limits)
 
-    async def _run_call(self, running: ClaimedCall, time_left: float) -> RunResult:
+    async def _run_call(self, running: ClaimedCall, time_left: float) -> Completion:
         if running.stop_requested_at is not None:  # before its first step
-            return RunResult(Completion(self._runner.outcomes.never_started(running.call)))
+            return Completion(self._runner.outcomes.never_started(running.call))
         return await self._runner.run(
             running.call,
             time_left,

@@ -1,5 +1,6 @@
 """Shortens tool output that exceeds the limit for models."""
 
+from collections.abc import Awaitable
 from typing import Any
 
 import msgspec
@@ -13,10 +14,14 @@ _LEAST_BYTES = 200
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """A call's outcome, and the `whole` output if the outcome holds a shortened one."""
+    """A call's outcome, and the `whole` output if the outcome holds a shortened one.
+
+    `busy_until` is awaited while a thread that outlived its timeout still occupies its slot.
+    """
 
     outcome: Outcome
     whole: str | None = None
+    busy_until: Awaitable[None] | None = None
 
 
 def fitted(encoded: bytes, cap: int) -> Completion:

@@ -1,4 +1,4 @@
-"""Keeps a worker running: restarts it when it ends, and replaces it when it is of no more use.
+"""Keeps a worker running: restarts it when it ends, and replaces it when it stops taking calls.
 
 A worker that sends nothing, frozen or hung, is killed. One that still runs but takes no more calls
 (worn out, or not reading its queues) may have calls that end well: a successor is started beside
@@ -28,8 +28,8 @@ from toolpool.contract.errors import Misconfigured
 from toolpool.contract.server import connection
 from toolpool.contract.server.process_secrets import handed_over, secrets_of, without_secrets
 from toolpool.contract.settings import Settings
+from toolpool.workers import exit_status
 from toolpool.workers.running import descendants
-from toolpool.workers.supervision import exit_status
 from toolpool.workers.supervision.ended_workers import EndedWorkers
 from toolpool.workers.supervision.health_probes import Health
 from toolpool.workers.supervision.lifeline import tethered

@@ -1,9 +1,10 @@
--- A dispatcher ends calls: at their deadline (expire), because they were cancelled (cancel), because it stops
--- waiting (leave), because it will not send them (refused), because they are invalid (rejected: the calls of others
--- are left alone, and the caller does not wait for them), because a sent call may no longer be started
--- (denied), because they were not approved in time (unapproved), because an approval was used without
--- sending the call (used), or because they ended before the server lost that (retold). `executed: no` is stored here
--- before it is reported.
+-- A dispatcher ends calls, and stores `executed: no` here before it reports it. Why it ends them:
+--   unstarted   no worker started them in time         deadline    their deadline is near
+--   cancel      they were cancelled                    leave       it stops waiting for them
+--   refused     it will not send them                  rejected    they are invalid, and it does not wait for them
+--   unapproved  they were not approved in time         used        their approval was used without sending them
+--   denied      they were sent, and may no longer start
+--   retold      they had ended, or were sent, before the server lost that
 -- KEYS: epoch, record...
 -- ARGV: epoch candidate, caller's reply stream, cancel list prefix, prefix of marks, how the calls end (above; running
 --       calls are left alone by 'unstarted' and 'denied', sent ones by 'retold', the calls of others by 'refused' and

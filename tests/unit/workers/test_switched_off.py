@@ -20,7 +20,7 @@ from pydantic import (
 
 from toolpool import tool
 from toolpool.contract.envelope import Envelope, Switch
-from toolpool.contract.kill_switches import KillSwitches, misfit
+from toolpool.contract.kill_switches import KillSwitches, why_never_matched
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.schema.validator import SchemaCache
 from toolpool.contract.signing import Keyring
@@ -237,5 +237,5 @@ async def open_ended(known: int, **more: Any) -> None:
 def test_a_value_that_no_valid_call_has_is_told_with_what_to_do(
     of: Tool, argument: str, value: Any, told: str | None
 ) -> None:
-    why = misfit(of.spec, SchemaCache().validator(of.spec), argument, value)
+    why = why_never_matched(of.spec, SchemaCache().validator(of.spec), argument, value)
     assert why is None if told is None else told in (why or "")

@@ -69,7 +69,7 @@ async def run(approval: bytes | None, amount: int = 5) -> tuple[Code | None, Exe
         approval=approval,
     )
     done = await runner.run(call, 30.0, lambda *_: None, tenant="default")
-    outcome = done.completion.outcome
+    outcome = done.outcome
     return outcome.code, outcome.executed, list(RAN)
 
 

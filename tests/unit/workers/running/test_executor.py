@@ -281,7 +281,7 @@ async def test_arguments_that_fit_the_tool_as_it_was_offered_are_not_the_models_
     bench = Bench({RunIn.LOOP: 1}, None)
     call = CallMessage(key="k", id="k", tool="stay", digest="old", arguments={}, final=True)
     run = await bench.runner.run(call, 9.0, lambda *_: None, tenant="default")
-    outcome = run.completion.outcome
+    outcome = run.outcome
     assert (outcome.code, outcome.error) == (Code.EXPIRED, "changed")
     assert outcome.executed is Executed.NO
 
@@ -297,7 +297,7 @@ async def test_a_tool_is_not_entered_when_the_place_of_its_call_may_be_gone(
     run = await bench.runner.run(
         call, 9.0, lambda *_: None, on_entered=entered.set, tenant="default", enter_by=late
     )
-    outcome = run.completion.outcome
+    outcome = run.outcome
     assert (outcome.code, outcome.executed) == (Code.EXPIRED, Executed.NO)
     assert not entered.is_set()
 
@@ -332,7 +332,7 @@ async def test_a_call_that_was_judged_runs_only_in_the_tool_that_it_was_judged_f
         final=True, verdict=verdict,
     )  # fmt: skip
     run = await bench.runner.run(call, 9.0, lambda *_: None, tenant="default")
-    outcome = run.completion.outcome
+    outcome = run.outcome
     assert (outcome.code, outcome.error) == ((None, "") if is_bound else (Code.EXPIRED, "changed"))
     assert (tmp_path / "x").exists() is is_bound
 

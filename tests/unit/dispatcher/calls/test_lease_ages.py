@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from toolpool.contract.envelope import WorkerLease
-from toolpool.dispatcher.calls.lease_watch import LeaseWatch
+from toolpool.dispatcher.calls.lease_ages import LeaseAges
 
 GONE = 8.0
 
@@ -16,15 +16,15 @@ def lease(beat: int, *, worker: str = "w", ended: bool = False) -> WorkerLease:
     )
 
 
-def watched(looks: Iterable[tuple[float, int | None]], **options: bool) -> LeaseWatch:
+def watched(looks: Iterable[tuple[float, int | None]], **options: bool) -> LeaseAges:
     """A watch that was shown, at these times, the worker's beat (None: no lease)."""
-    watch = LeaseWatch(lease_ttl=GONE)
+    watch = LeaseAges(lease_ttl=GONE)
     for at, beat in looks:
         watch.look([] if beat is None else [lease(beat)], at, clock_jumped=False)
     return watch
 
 
-def lost(watch: LeaseWatch, now: float, *, known_since: float = 0.0, patience: float = 0.0) -> bool:
+def lost(watch: LeaseAges, now: float, *, known_since: float = 0.0, patience: float = 0.0) -> bool:
     return watch.is_lost("w", known_since=known_since, patience=patience, now=now)
 
 

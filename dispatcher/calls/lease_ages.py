@@ -20,7 +20,7 @@ class _Seen:
     has_ended: bool = False
 
 
-class LeaseWatch:
+class LeaseAges:
     """Judges leases by the surveys of the server; times are on the monotonic clock.
 
     `lease_ttl` is how long a lease stays valid without renewal, in seconds.

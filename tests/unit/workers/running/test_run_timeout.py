@@ -8,7 +8,7 @@ import pytest
 
 from toolpool import ToolContext, tool
 from toolpool.contract.errors import ToolDeclarationInvalid
-from toolpool.workers.running.heartbeat import BeatThrottle, RunTimeout
+from toolpool.workers.running.run_timeout import BeatThrottle, RunTimeout
 
 
 async def test_silence_ends_a_run_once_and_says_so() -> None:
