@@ -109,7 +109,7 @@ for i = 2, #KEYS do
     if (which == 'refused' or which == 'rejected') and not r[10] then prolong(KEYS[i], ARGV[at + 2]) end
     keep_mark_with(marks, KEYS[i], caller_now)
     answers[i - 1] = r[2]
-  elseif which == 'rejected' or which == 'retold' and (r[1] == 'open' or r[1] == 'claimed') then
+  elseif which == 'rejected' or which == 'retold' and r[1] ~= 'waiting' and r[1] ~= 'approved' then
     answers[i - 1] = r[1] == 'claimed' and 'running ' .. r[3] or r[1]
   elseif r[1] == 'waiting' or r[1] == 'approved' then
     local approval = approval_after(KEYS[i], r[1], r[6], ARGV[at + 8] ~= '', r[12])
