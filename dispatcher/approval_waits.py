@@ -236,7 +236,14 @@ class ApprovalWaits:
         self._leave(self._take_back(pending))
 
     async def _note(
-        self, pending: Pending, request: ApprovalRequest, body: bytes, nonce: str, epoch: str
+        self,
+        pending: Pending,
+        request: ApprovalRequest,
+        body: bytes,
+        nonce: str,
+        epoch: str,
+        *,
+        was_lost: bool = False,
     ) -> ApprovalRecord:
         now, server_now = time.monotonic(), self._transport.server_time()
         kept = max(self._settings.background_result_ttl, self._settings.dedup_ttl)
@@ -252,6 +259,7 @@ class ApprovalWaits:
                 asked_at=pending.asked_at(now, server_now),
                 again=pending.again,
                 tried_in=epoch,
+                was_lost=was_lost,
             ),
             now=server_now,
         )
@@ -529,7 +537,7 @@ class ApprovalWaits:
             found = await self._read(key, unsent_in=epoch)
             if not found.state and pending.is_open:
                 body = self._envelope.encode(request)
-                found = await self._note(pending, request, body, new_nonce(), "")
+                found = await self._note(pending, request, body, new_nonce(), "", was_lost=True)
             if found.state != "waiting":
                 self._take(pending, found, None)
 

@@ -23,7 +23,8 @@ class WaitStep(msgspec.Struct, frozen=True, gc=False):
     """A call to store as waiting. `ends_at` and `asked_at` are Unix time by the server's clock.
 
     Its record is kept for `kept` seconds while it is not sent, and its outcome for `keep` seconds.
-    `tried_in` is the epoch of an earlier attempt that may have been accepted, or empty.
+    `tried_in` is the epoch of an earlier attempt that may have been accepted, or empty. `was_lost`:
+    the server has lost its record, so another dispatcher may have sent it before.
     """
 
     key: str
@@ -36,6 +37,7 @@ class WaitStep(msgspec.Struct, frozen=True, gc=False):
     asked_at: float
     again: bool = False
     tried_in: str = ""
+    was_lost: bool = False
 
 
 class DecisionStep(msgspec.Struct, frozen=True, gc=False):
@@ -157,6 +159,7 @@ class RedisApprovals:
             int(asking.again),
             asking.tried_in,
             asking.key,
+            int(asking.was_lost),
         )
         return _found(asking.key, answers[1:])
 
@@ -259,7 +262,7 @@ class MemoryApprovals:
                 request=asking.request,
                 expires=asking.ends_at,
                 asker=self._reply,
-                unsent_in=server.epoch,
+                unsent_in="" if asking.was_lost else server.epoch,
             )
         elif record.state != "settled":
             record.attach(self._reply, server.dispatchers)
@@ -285,10 +288,11 @@ class MemoryApprovals:
                 record.attach(self._reply, server.dispatchers)
             if unsent_in == epoch != record.epoch and server.has_mark(key):
                 answer = "ran"
-            elif unsent_in == epoch:
-                record.epoch = epoch
+            elif unsent_in == epoch != record.epoch:
                 # One that is not alive may have sent it before the server lost that.
-                record.unsent_in = epoch if are_all_alive else record.unsent_in
+                if are_all_alive and record.unsent_in == record.epoch:
+                    record.unsent_in = epoch
+                record.epoch = epoch
         return _of(key, record)._replace(answer=answer)
 
     async def decide(self, deciding: DecisionStep, *, now: float) -> str:

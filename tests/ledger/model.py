@@ -200,9 +200,10 @@ class Model:
         if record.unsent and record.outcome is None:
             if record.epoch != self.epoch and key in self.marks:
                 return "ran"
-            record.epoch = self.epoch
-            if self.alive.issuperset(record.askers):
+            was_unsent = record.unsent_in == record.epoch
+            if was_unsent and self.alive.issuperset(record.askers):
                 record.unsent_in = self.epoch
+            record.epoch = self.epoch
         return record.state
 
     def lapse(self, key: str) -> None:

@@ -5,7 +5,7 @@
 -- ARGV: what, epoch candidate, now (ms), then by what:
 --   ask      nonce, reply stream, prefix of marks, ms a mark is kept, request, rerun, ms at which the
 --            approval ends, ms the record is kept, ms an outcome is kept, ms at which it was asked, 1 if it may
---            have been asked before, epoch of an earlier attempt ('' = none)
+--            have been asked before, epoch of an earlier attempt ('' = none), key, 1 if the server has lost its record
 --            -> epoch, answer, the record
 --   read     epoch in which the caller knows that it has not sent the call ('' = unknown), prefix of marks, reply
 --            stream of a caller that waits for the call from now on ('' = it does not)
@@ -60,7 +60,8 @@ if what == 'ask' then
   elseif not r[1] then
     redis.call('HSET', key, 'state', 'waiting', 'approval', 'waiting', 'epoch', epoch, 'opened', nonce,
       'attempt', 1, 'rerun', rerun, 'until', 0, 'deadline', 0, 'claims', 0, 'replies', reply,
-      'request', request, 'expires', ends, 'asker', reply, 'keep', keep_ms, 'unsent_in', epoch)
+      'request', request, 'expires', ends, 'asker', reply, 'keep', keep_ms)
+    if ARGV[17] ~= '1' then redis.call('HSET', key, 'unsent_in', epoch) end
     redis.call('PEXPIRE', key, kept_ms)
     call('ZREMRANGEBYSCORE', waiting, '-inf', now - LEFT_MS)
     redis.call('ZADD', waiting, ends, ARGV[16])
@@ -78,15 +79,15 @@ elseif what == 'read' then
   local r = record_of(key) or {'', '', '', '', '', ''}
   local answer = ''
   if r[1] == 'waiting' or r[1] == 'approved' then
-    local replies = fields_of(key, 'state', 'replies')[2]
-    local alive, are_all_alive = living(replies)
-    if ARGV[6] ~= '' then attach(key, r[5] == epoch and alive or replies, ARGV[6]) end
+    local f = fields_of(key, 'state', 'replies', 'unsent_in')
+    local alive, are_all_alive = living(f[2])
+    if ARGV[6] ~= '' then attach(key, r[5] == epoch and alive or f[2], ARGV[6]) end
     if ARGV[4] == epoch and r[5] ~= epoch and has_mark(ARGV[5], key) then
       answer = 'ran'
-    elseif ARGV[4] == epoch then
-      redis.call('HSET', key, 'epoch', epoch)
+    elseif ARGV[4] == epoch and r[5] ~= epoch then
       -- A dispatcher that is not alive may have sent it before the server lost that.
-      if are_all_alive then redis.call('HSET', key, 'unsent_in', epoch) end
+      if are_all_alive and f[3] == r[5] then redis.call('HSET', key, 'unsent_in', epoch) end
+      redis.call('HSET', key, 'epoch', epoch)
       r[5] = epoch
     end
   end

@@ -107,6 +107,21 @@ async def test_a_call_whose_start_was_lost_is_told_as_one_that_may_have_run() ->
     assert (told.code, told.executed) == (Code.WORKER_LOST, Executed.UNKNOWN)
 
 
+async def test_a_call_whose_record_was_lost_may_have_been_sent_by_another_dispatcher() -> None:
+    async with Dispatcher.in_memory([pay], settings=QUICK) as one:
+        turn = await one.dispatch([call()], session="s", turn="t")
+        approval = await one_waits(one)
+        one._server.records.clear()
+        one._server.epoch += "."
+        assert (await one_waits(one)).id == approval.id, "it is written again"
+        record = one._server.records[approval.id]
+        one._server.epoch += "."
+        await eventually(lambda: record.epoch == one._server.epoch, "it is confirmed")
+        await one.approvals.deny(approval.id, by="anna")
+        told = await one.task_result(turn[0].handle or "", session="s", wait=10)
+    assert (told.code, told.executed) == (Code.DENIED, Executed.UNKNOWN)
+
+
 @pytest.mark.parametrize("is_gone", [False, True])
 async def test_a_dispatcher_that_is_gone_may_have_sent_what_waits(is_gone: bool) -> None:
     async with Dispatcher.in_memory([pay], settings=QUICK) as one:
