@@ -68,11 +68,11 @@ class _Wait(NamedTuple):
 
 
 class _End(NamedTuple):
-    """The end of a call, as its caller was told, and how long it is kept in seconds."""
+    """The end of a call, as its caller was told, and until when it is kept (monotonic clock)."""
 
     key: str
     outcome: Outcome
-    keep: float
+    until: float
 
 
 class ApprovalWaits:
@@ -418,7 +418,7 @@ class ApprovalWaits:
         size = encoding.size_of(outcome.data)
         if outcome.executed is Executed.UNKNOWN or size is None or size > _RETOLD_BYTES:
             outcome = forgotten()
-        self._ends[pending.root] = _End(pending.root, outcome, pending.keep)
+        self._ends[pending.root] = _End(pending.root, outcome, time.monotonic() + pending.keep)
         while len(self._ends) > _RETOLD_AT_MOST:
             self._ends.popitem(last=False)
 
@@ -429,13 +429,15 @@ class ApprovalWaits:
         would still wait for a person elsewhere, and be told as not run when that one denies it.
         """
         if epoch != self._retold_in:
-            await self._end_again(list(self._ends.values()))
+            now = time.monotonic()  # a call may be asked anew when its end is no longer kept
+            await self._end_again([end for end in self._ends.values() if end.until > now])
             self._retold_in, self._retold_at = epoch, time.monotonic()
         if epoch == self._sent_retold_in:
             return
         if time.monotonic() - self._retold_at >= self._settings.lease_ttl / 2:
             sent = [p for p in self._in_flight.all_open() if p.was_sent_before(epoch)]
-            await self._end_again([_End(p.root, forgotten(), p.keep) for p in sent])
+            now = time.monotonic()
+            await self._end_again([_End(p.root, forgotten(), now + p.keep) for p in sent])
             self._sent_retold_in = epoch
 
     async def _end_again(self, ends: Sequence[_End]) -> None:
@@ -457,7 +459,7 @@ class ApprovalWaits:
             key=end.key,
             nonce=new_nonce(),
             epoch="",
-            keep=end.keep,
+            keep=max(1.0, end.until - time.monotonic()),
             unclaimed=body,
             claimed=body,
             doubtful=body,
@@ -568,6 +570,7 @@ class ApprovalWaits:
         until = time.monotonic() + good
         pending.awaits(until=until, queue_timeout=self._settings.queue_timeout)
         pending.on_answered = self._answered
+        self._ends.pop(pending.root, None)
         self._in_flight.keep_approval(pending)
 
     def _request(self, found: ApprovalRecord) -> ApprovalRequest | None:

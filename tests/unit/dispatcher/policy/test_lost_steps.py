@@ -1,6 +1,7 @@
 """The server comes back without its last steps: what they did to an approved call is not denied."""
 
 import copy
+import time
 
 import pytest
 
@@ -105,6 +106,30 @@ async def test_a_call_whose_start_was_lost_is_told_as_one_that_may_have_run() ->
         told = await one.task_result(turn[0].handle or "", session="s", wait=10)
         GATE.open()
     assert (told.code, told.executed) == (Code.WORKER_LOST, Executed.UNKNOWN)
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+async def test_the_end_of_an_earlier_request_does_not_end_a_new_one(is_elsewhere: bool) -> None:
+    settings = Settings(background_wait=0.05, lease_ttl=0.4, background_result_ttl=1.0)
+    async with (
+        Dispatcher.in_memory([pay], settings=settings) as one,
+        second(one, background_wait=0.05, lease_ttl=0.4) as other,
+    ):
+        await one.dispatch([call()], session="s", turn="t")
+        await one.approvals.deny((await one_waits(one)).id, by="anna")
+        ends = one._parts.approval_waits._ends
+        await eventually(lambda: ends, "its end is remembered")
+        [end] = ends.values()
+        await eventually(lambda: time.monotonic() > end.until, "its end is no longer kept")
+        one._server.records.clear()
+        one._server.marks.clear()
+        asker = other if is_elsewhere else one
+        await asker.dispatch([call()], session="s", turn="t")
+        approval = await one_waits(asker)
+        one._server.epoch += "."
+        record = one._server.records[approval.id]
+        await eventually(lambda: record.epoch == one._server.epoch, "it is confirmed")
+        assert (await one_waits(asker)).id == approval.id
 
 
 async def test_a_call_whose_record_was_lost_may_have_been_sent_by_another_dispatcher() -> None:
