@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from toolpool.contract import encoding, logs
+from toolpool.contract import logs
 from toolpool.contract.approval_messages import (
     ApprovalDecision,
     ApprovalRequest,
@@ -71,7 +71,8 @@ class _End(NamedTuple):
     """The end of a call, as its caller was told, and until when it is kept (monotonic clock)."""
 
     key: str
-    outcome: Outcome
+    body: bytes
+    is_certain: bool
     until: float
 
 
@@ -415,12 +416,19 @@ class ApprovalWaits:
         may_go_on = outcome.executed is Executed.UNKNOWN and not pending.epoch
         if may_go_on or outcome.retry_after is not None:
             return
-        size = encoding.size_of(outcome.data)
-        if outcome.executed is Executed.UNKNOWN or size is None or size > _RETOLD_BYTES:
-            outcome = forgotten()
-        self._ends[pending.root] = _End(pending.root, outcome, time.monotonic() + pending.keep)
+        self._ends[pending.root] = self._end_of(pending, outcome)
         while len(self._ends) > _RETOLD_AT_MOST:
             self._ends.popitem(last=False)
+
+    def _end_of(self, pending: Pending, outcome: Outcome) -> _End:
+        """The end as it is now: its data becomes the host's, who may change it."""
+        key, until = pending.root, time.monotonic() + pending.keep
+        if outcome.executed is not Executed.UNKNOWN:
+            with suppress(TypeError, ValueError, RecursionError):
+                body = self._envelope.encode_settled(key, outcome)
+                if len(body) <= _RETOLD_BYTES:
+                    return _End(key, body, True, until)
+        return _End(key, self._envelope.encode_settled(key, forgotten()), False, until)
 
     async def _retell(self, epoch: str) -> None:
         """Tell the server again what it may have lost: the ends, and later what had been sent.
@@ -434,10 +442,10 @@ class ApprovalWaits:
             self._retold_in, self._retold_at = epoch, time.monotonic()
         if epoch == self._sent_retold_in:
             return
-        if time.monotonic() - self._retold_at >= self._settings.lease_ttl / 2:
+        # Workers may be one beat late; after a whole lease other dispatchers may send these calls.
+        if time.monotonic() - self._retold_at >= self._settings.lease_ttl * 0.75:
             sent = [p for p in self._in_flight.all_open() if p.was_sent_before(epoch)]
-            now = time.monotonic()
-            await self._end_again([_End(p.root, forgotten(), now + p.keep) for p in sent])
+            await self._end_again([self._end_of(p, forgotten()) for p in sent])
             self._sent_retold_in = epoch
 
     async def _end_again(self, ends: Sequence[_End]) -> None:
@@ -454,17 +462,16 @@ class ApprovalWaits:
                     self._in_flight.settled(answer.outcome)
 
     def _closing(self, end: _End) -> Closing:
-        body = self._envelope.encode_settled(end.key, end.outcome)
         return Closing(
             key=end.key,
             nonce=new_nonce(),
             epoch="",
             keep=max(1.0, end.until - time.monotonic()),
-            unclaimed=body,
-            claimed=body,
-            doubtful=body,
+            unclaimed=end.body,
+            claimed=b"",
+            doubtful=end.body,
             cancel=b"",
-            unsent=end.outcome.executed is not Executed.UNKNOWN,
+            unsent=end.is_certain,
         )
 
     def _leave(self, work: Coroutine[Any, Any, None]) -> None:
@@ -540,7 +547,7 @@ class ApprovalWaits:
             if not found.state and pending.is_open:
                 body = self._envelope.encode(request)
                 found = await self._note(pending, request, body, new_nonce(), "", was_lost=True)
-            if found.state != "waiting":
+            if found.answer or found.state != "waiting":
                 self._take(pending, found, None)
 
     async def _read(
@@ -570,7 +577,6 @@ class ApprovalWaits:
         until = time.monotonic() + good
         pending.awaits(until=until, queue_timeout=self._settings.queue_timeout)
         pending.on_answered = self._answered
-        self._ends.pop(pending.root, None)
         self._in_flight.keep_approval(pending)
 
     def _request(self, found: ApprovalRecord) -> ApprovalRequest | None:

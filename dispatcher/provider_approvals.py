@@ -158,11 +158,13 @@ class ProviderApprovals:
         outcome: Outcome | None = None
         if (key := self._key(call, options)) is not None:
             found = await self._close(
-                key, CloseReason.CANCEL, failure(Code.DENIED, reason, Executed.NO)
+                key,
+                CloseReason.CANCEL,
+                failure(Code.DENIED, reason, Executed.UNKNOWN if may_have_run else Executed.NO),
             )
             if found is not None and found.outcome:
                 outcome = self._recorded(key, found.outcome)
-        was_granted = outcome is not None and outcome.ok
+        was_granted = outcome is not None and (outcome.ok or outcome.executed is Executed.UNKNOWN)
         return self._no(call, reason, may_have_run=may_have_run or was_granted)
 
     def _key(self, call: ToolCall, options: TurnOptions) -> str | None:
@@ -205,7 +207,9 @@ class ProviderApprovals:
         if outcome.code is Code.CANCELLED:
             return _Answer("", code=Code.CANCELLED)
         known = words.reasons if outcome.error in texts.DENIALS else {}
-        return _Answer(known.get(outcome.error, outcome.error or words.not_allowed))
+        may_have_run = outcome.executed is Executed.UNKNOWN
+        told = known.get(outcome.error, outcome.error or words.not_allowed)
+        return _Answer(told, may_have_run=may_have_run)
 
     def _result(self, call: ToolCall, answer: _Answer) -> ToolResult:
         words = self._wording.words
@@ -295,6 +299,7 @@ class ProviderApprovals:
 
     async def _close(self, key: str, end: CloseReason, outcome: Outcome) -> LedgerAnswer | None:
         """Close a record with an outcome; None if it could not be reached."""
+        ended_before = outcome if outcome.executed is Executed.UNKNOWN else _NOT_APPROVED
         closing = Closing(
             key=key,
             nonce=new_nonce(),
@@ -302,7 +307,7 @@ class ProviderApprovals:
             keep=self._settings.background_result_ttl,
             unclaimed=(body := self._envelope.encode_settled(key, outcome)),
             claimed=body,
-            doubtful=self._envelope.encode_settled(key, _NOT_APPROVED),  # it has ended before
+            doubtful=self._envelope.encode_settled(key, ended_before),
             cancel=b"",
             unsent=True,
         )

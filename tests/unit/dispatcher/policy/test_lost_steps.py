@@ -29,6 +29,12 @@ async def pay_slowly(amount: int) -> str:
     return f"paid {amount}"
 
 
+@tool(effects="write", approval=True)
+async def look_up(amount: int) -> dict[str, int]:
+    """Look up."""
+    return {"amount": amount}
+
+
 @pytest.fixture(autouse=True)
 def _nothing_ran() -> None:
     RAN.clear()
@@ -106,6 +112,33 @@ async def test_a_call_whose_start_was_lost_is_told_as_one_that_may_have_run() ->
         told = await one.task_result(turn[0].handle or "", session="s", wait=10)
         GATE.open()
     assert (told.code, told.executed) == (Code.WORKER_LOST, Executed.UNKNOWN)
+
+
+async def test_what_was_denied_stays_denied_when_it_is_asked_again_at_once() -> None:
+    async with Dispatcher.in_memory([pay], settings=QUICK) as one:
+        await one.dispatch([call()], session="s", turn="t")
+        approval, loss = await one_waits(one), Loss(one)
+        await one.approvals.deny(approval.id, by="anna")
+        await eventually(lambda: one._parts.approval_waits._ends, "its end is remembered")
+        loss.happen()
+        turn = await one.dispatch([call()], session="s", turn="t")
+        told = await one.task_result(turn[0].handle or "", session="s", wait=10)
+    assert (told.code, told.executed, RAN) == (Code.DENIED, Executed.NO, [])
+
+
+async def test_what_a_host_does_to_a_result_changes_nothing_that_is_told_again() -> None:
+    async with Dispatcher.in_memory([look_up], settings=QUICK) as one:
+        turn = await one.dispatch([call("look_up")], session="s", turn="t")
+        handle, approval, loss = turn[0].handle or "", await one_waits(one), Loss(one)
+        await one.approvals.approve(approval.id, by="anna")
+        told = await one.task_result(handle, session="s", wait=10)
+        told.data["amount"] = object()
+        loss.happen()
+        record = one._server.records[approval.id]
+        await eventually(lambda: record.state == "settled", "it is told again")
+        async with second(one, background_wait=0.05, lease_ttl=0.4) as other:
+            [again] = await other.dispatch([call("look_up")], session="s", turn="t")
+            assert again.data == {"amount": 5}
 
 
 @pytest.mark.parametrize("is_elsewhere", [False, True])

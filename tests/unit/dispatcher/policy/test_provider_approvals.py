@@ -293,6 +293,16 @@ async def test_a_denied_request_is_not_granted_when_the_note_of_its_turn_has_exp
         assert await other.approvals.waiting() == []
 
 
+async def test_a_request_that_may_have_been_granted_is_never_told_as_not_run(asked: Any) -> None:
+    async with Dispatcher.in_memory([look], hooks=Hooks(before_call=lambda _: Allow())) as one:
+        options = {"session": "s-1", "turn": "t"}
+        assert said(await one.dispatch(asked, **options))[0] is True
+        one._server.records.clear()
+        for _ in range(3):
+            turn = await one.dispatch(asked, **options, again=True)
+            assert (said(turn)[0], turn[0].executed) == (False, Executed.UNKNOWN)
+
+
 async def test_only_the_exact_text_of_a_request_is_judged() -> None:
     """The provider runs its own text, which another reader may understand otherwise."""
     judged: list[ProposedCall] = []
