@@ -402,7 +402,7 @@ class ApprovalWaits:
         return bool(self._transport.epoch) and found.epoch != self._transport.epoch
 
     def _answered(self, pending: Pending) -> None:
-        """Stop following a waiting call that was answered."""
+        """Stop following a waiting call that was answered, and remember its end."""
         wait, outcome = self._waiting.pop(pending.root, None), pending.outcome
         if outcome is not None:
             self._note_end(pending, outcome)
@@ -431,9 +431,9 @@ class ApprovalWaits:
         return _End(key, self._envelope.encode_settled(key, forgotten()), False, until)
 
     async def _retell(self, epoch: str) -> None:
-        """Tell the server again what it may have lost: the ends, and later what had been sent.
+        """Tell the server again what it may have lost: first the ends, later what had been sent.
 
-        Workers tell it of the calls that they run first. Without this, a call that had ended here
+        In between, workers report the calls that they run. Without this, a call that had ended here
         would still wait for a person elsewhere, and be told as not run when that one denies it.
         """
         if epoch != self._retold_in:
