@@ -9,7 +9,7 @@ time.
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -55,6 +55,7 @@ _LEAVING_SECONDS = 2.0
 _POLL_SECONDS = 5.0
 """How often to look for decisions that were not reported to this dispatcher."""
 _LOOKED_AT_ONCE = 256
+_TOLD_AT_ONCE = 32
 _RETOLD_AT_MOST = 1024
 _RETOLD_BYTES = 16 * 1024
 """A larger result is not told again, but only that the call ran."""
@@ -105,11 +106,12 @@ class ApprovalWaits:
         """The server epoch in which all waiting calls were confirmed as unsent."""
         self._ends: OrderedDict[str, _End] = OrderedDict()
         """The last ends, by root: the server may lose them, but no caller forgets what it read."""
-        self._retold_in = ""
-        """The server epoch in which these ends were told again."""
-        self._retold_at = 0.0
-        self._sent_retold_in = ""
-        """The epoch in which it was told which calls had been sent before."""
+        self._untold: dict[str, _End] = {}
+        """The ends that the server may have lost and that were not yet told again, by root."""
+        self._untold_since = 0.0
+        """When the last change of the server's epoch was noticed."""
+        self._told_again_in = self._sent_told_again_in = ""
+        """The epoch in which the ends, and which calls had been sent, were put among these."""
         self._looked_at = time.monotonic()
         self._leaving: set[asyncio.Task[None]] = set()
         in_flight.approvals = self
@@ -271,6 +273,8 @@ class ApprovalWaits:
             return
         if found.answer in ("ran", "moved"):
             self._in_flight.resolve(pending, forgotten())
+            if found.state:  # else it would be sent again and again
+                self._untold[pending.root] = self._end_of(pending, forgotten())
             return
         if found.state == "settled":
             self._tell_end(found)
@@ -416,13 +420,18 @@ class ApprovalWaits:
         may_go_on = outcome.executed is Executed.UNKNOWN and not pending.epoch
         if may_go_on or outcome.retry_after is not None:
             return
-        self._ends[pending.root] = self._end_of(pending, outcome)
+        end = self._ends[pending.root] = self._end_of(pending, outcome)
         while len(self._ends) > _RETOLD_AT_MOST:
             self._ends.popitem(last=False)
+        if pending.was_sent_before(self._transport.epoch or ""):
+            self._untold[pending.root] = end
 
     def _end_of(self, pending: Pending, outcome: Outcome) -> _End:
         """The end as it is now: its data becomes the host's, who may change it."""
-        key, until = pending.root, time.monotonic() + pending.keep
+        key, kept = pending.root, pending.keep
+        if outcome.executed is not Executed.NO:
+            kept = max(kept, self._settings.dedup_ttl)
+        until = time.monotonic() + kept
         if outcome.executed is not Executed.UNKNOWN:
             with suppress(TypeError, ValueError, RecursionError):
                 body = self._envelope.encode_settled(key, outcome)
@@ -436,28 +445,26 @@ class ApprovalWaits:
         In between, workers report the calls that they run. Without this, a call that had ended here
         would still wait for a person elsewhere, and be told as not run when that one denies it.
         """
-        if epoch != self._retold_in:
-            now = time.monotonic()  # a call may be asked anew when its end is no longer kept
-            await self._end_again([end for end in self._ends.values() if end.until > now])
-            self._retold_in, self._retold_at = epoch, time.monotonic()
-        if epoch == self._sent_retold_in:
-            return
+        now = time.monotonic()
+        if epoch != self._told_again_in:
+            # a call may be asked anew when its end is no longer kept
+            self._untold.update({r: end for r, end in self._ends.items() if end.until > now})
+            self._told_again_in, self._untold_since = epoch, now
         # Workers may be one beat late; after a whole lease other dispatchers may send these calls.
-        if time.monotonic() - self._retold_at >= self._settings.lease_ttl * 0.75:
+        is_time = now - self._untold_since >= self._settings.lease_ttl * 0.75
+        if is_time and epoch != self._sent_told_again_in:
             sent = [p for p in self._in_flight.all_open() if p.was_sent_before(epoch)]
-            await self._end_again([self._end_of(p, forgotten()) for p in sent])
-            self._sent_retold_in = epoch
-
-    async def _end_again(self, ends: Sequence[_End]) -> None:
-        """End records as they had ended; those of calls that were sent are left alone."""
-        give_up_at = time.monotonic() + _LONGEST_PAUSE_SECONDS
-        for start in range(0, len(ends), _LOOKED_AT_ONCE):
+            self._untold.update({p.root: self._end_of(p, forgotten()) for p in sent})
+            self._sent_told_again_in = epoch
+        while ends := list(self._untold.values())[:_TOLD_AT_ONCE]:
             answers = await self._transport.close_calls(
-                [self._closing(end) for end in ends[start : start + _LOOKED_AT_ONCE]],
+                [self._closing(end) for end in ends],
                 end=CloseReason.RETOLD,
-                give_up_at=give_up_at,
+                give_up_at=time.monotonic() + _LONGEST_PAUSE_SECONDS,
             )
-            for answer in answers:
+            for end, answer in zip(ends, answers, strict=True):
+                if self._untold.get(end.key) is end:
+                    del self._untold[end.key]
                 if answer.outcome:
                     self._in_flight.settled(answer.outcome)
 

@@ -15,6 +15,9 @@ from toolpool.dispatcher.outcomes import forgotten, unreachable
 
 log = logs.logger("publishing")
 
+_NOT_TAKEN = (CallState.WAITING, CallState.APPROVED, CallState.LAPSED, CallState.MOVED)
+"""The answers for an approved call whose message the server did not take."""
+
 
 class Queue(Protocol):
     """The queue that the calls of a batch came from."""
@@ -104,8 +107,12 @@ class Publisher:
             if pending.outcome is not None:
                 abandoned += [pending] if answer.state is CallState.NEW else []
             elif pending.message.key == message.key and pending.message.attempt == message.attempt:
-                pending.published(current, now, confirmed_at=confirmed_at)
-                self._take(pending, answer)  # else it is another attempt by now
+                # else it is another attempt by now
+                if answer.state not in _NOT_TAKEN or pending.message.approval is None:
+                    pending.published(current, now, confirmed_at=confirmed_at)
+                elif epoch is not None:
+                    pending.published(epoch, now)
+                self._take(pending, answer)
         if abandoned:
             self._calls.abandoned(abandoned)
 

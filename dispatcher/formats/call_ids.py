@@ -11,6 +11,7 @@ LONGEST = 256
 _UNIQUE = re.compile(
     r"(srv)?toolu_([a-z]+_)?[0-9A-Za-z]{20,}"  # Anthropic, also by way of a cloud
     r"|tooluse_[0-9A-Za-z_-]{20,}"  # Bedrock
+    r"|(mcpr|sevt)_(?!0{4})[0-9A-Za-z]{20,}"  # requests that OpenAI and Anthropic ask a host about
     r"|call_([0-9]{2}_)?(?!0{4})[0-9A-Za-z]{20,}"  # OpenAI, DeepSeek
     r"|function-call-[0-9]{15,}"  # Gemini
     # Mistral, but no name in camel case with a number at its end

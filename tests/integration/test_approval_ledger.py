@@ -470,6 +470,17 @@ async def test_an_asker_that_gives_up_does_not_end_the_wait_of_others(
     assert (await server.state())[0].encode() == state
 
 
+async def test_whoever_adopts_a_waiting_call_drops_those_that_are_gone(server: Server) -> None:
+    await server.ask(by="one")
+    await server.ask(by="two")
+    await server.live("two", False)
+    await server.make("one").read("a", now=time.time(), attaches=True)
+    await server.live("two", True)
+    assert await server.decide() == ""
+    assert await server.told("one") == [b"notice"]
+    assert await server.told("two") == []
+
+
 async def test_junk_in_place_of_the_sets_stops_no_decision(server: Server) -> None:
     if isinstance(server.ledger, MemoryServer):
         return  # it has no sets

@@ -81,7 +81,11 @@ elseif what == 'read' then
   if r[1] == 'waiting' or r[1] == 'approved' then
     local f = fields_of(key, 'state', 'replies', 'unsent_in')
     local alive, are_all_alive = living(f[2])
-    if ARGV[6] ~= '' then attach(key, r[5] == epoch and alive or f[2], ARGV[6]) end
+    if ARGV[6] ~= '' then
+      local known = r[5] == epoch and alive or f[2]
+      if known ~= f[2] then redis.call('HSET', key, 'replies', known) end
+      attach(key, known, ARGV[6])
+    end
     if ARGV[4] == epoch and r[5] ~= epoch and has_mark(ARGV[5], key) then
       answer = 'ran'
     elseif ARGV[4] == epoch and r[5] ~= epoch then

@@ -99,6 +99,8 @@ def test_where_a_note_was_dropped_what_others_are_like_is_unknown() -> None:
         "3f2b8a10-96c8-4d0f-8e1a-2b3c4d5e6f70",
         "function-call-12345678901234567890",
         "VvvODy9mT",
+        "mcpr_68a1f0c2d3e4b5a69788123456789abc",
+        "sevt_011CZkZGOp0iBcp4kaQSihUm",
     ],
 )
 def test_ids_that_providers_make_at_random_are_unique(id: str) -> None:
@@ -115,6 +117,8 @@ def test_ids_that_providers_make_at_random_are_unique(id: str) -> None:
         "call_0",
         "call_12",
         "toolu_1",
+        "mcpr_1",
+        "sevt_00000000000000000000001",
         "functions.search2web4all:0",
         "call00000001",
         "call_0000000001",

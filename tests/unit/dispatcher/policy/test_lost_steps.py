@@ -1,13 +1,18 @@
 """The server comes back without its last steps: what they did to an approved call is not denied."""
 
 import copy
+import math
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from tests.integration.twins import Gate, second
 from tests.waiting import eventually
 from toolpool import Approval, ApprovalRefused, Code, Dispatcher, Executed, Settings, tool
+from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.ledger.protocols import Closing
 from toolpool.pool import InMemoryDispatcher
 
 RAN: list[int] = []
@@ -112,6 +117,68 @@ async def test_a_call_whose_start_was_lost_is_told_as_one_that_may_have_run() ->
         told = await one.task_result(turn[0].handle or "", session="s", wait=10)
         GATE.open()
     assert (told.code, told.executed) == (Code.WORKER_LOST, Executed.UNKNOWN)
+
+
+async def test_a_call_that_may_have_run_is_not_sent_again_when_it_is_approved_once_more() -> None:
+    async with Dispatcher.in_memory([pay], settings=QUICK) as one:
+        async with second(one, background_wait=0.05, lease_ttl=0.4) as other:
+            await other.dispatch([call()], session="s", turn="t")
+            await eventually(lambda: other._parts.in_flight.all_open(), "it waits")
+        approval, server = await one_waits(one), one._server
+        server.epoch += "."
+        server.marks[approval.id] = math.inf
+        await one.approvals.approve(approval.id, by="anna")
+        record = server.records[approval.id]
+        await eventually(lambda: record.state == "settled", "it is ended")
+        [told] = await one.dispatch([call()], session="s", turn="t")
+    assert (told.code, told.executed, RAN) == (Code.WORKER_LOST, Executed.UNKNOWN, [])
+
+
+async def test_an_approved_call_that_was_sent_unconfirmed_before_a_loss_is_not_sent_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Dispatcher.in_memory([pay], settings=QUICK) as one:
+        turn = await one.dispatch([call()], session="s", turn="t")
+        approval, transport = await one_waits(one), one._parts.in_flight._transport
+        publish = transport.publish
+
+        async def lost(*_: Any, **__: Any) -> Any:
+            """It may have run: its worker is lost with the server's last moment."""
+            monkeypatch.setattr(transport, "publish", publish)
+            one._server.epoch += "."
+            raise ServerUnavailable("open", sent=True)
+
+        monkeypatch.setattr(transport, "publish", lost)
+        await one.approvals.approve(approval.id, by="anna")
+        told = await one.task_result(turn[0].handle or "", session="s", wait=10)
+    assert (told.code, told.executed, RAN) == (Code.WORKER_LOST, Executed.UNKNOWN, [])
+
+
+async def test_ends_are_told_again_in_small_parts_and_none_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Dispatcher.in_memory([pay], settings=QUICK) as one:
+        calls = [{"id": f"c-{n}", "name": "pay", "input": {"amount": n}} for n in range(40)]
+        await one.dispatch(calls, session="s", turn="t")
+        ids = [each.id for each in await one.approvals.waiting()]
+        for id in ids:
+            await one.approvals.deny(id, by="anna")
+        await eventually(lambda: len(one._parts.approval_waits._ends) == 40, "all ended")
+        transport, told = one._parts.in_flight._transport, list[list[str]]()
+        close_calls, is_away = transport.close_calls, [False, True, True, False]
+
+        async def close(closings: Sequence[Closing], **options: Any) -> Any:
+            if is_away and is_away.pop(0):
+                raise ServerUnavailable("close", sent=False)
+            told.append([closing.key for closing in closings])
+            return await close_calls(closings, **options)
+
+        monkeypatch.setattr(transport, "close_calls", close)
+        one._server.records.clear()
+        one._server.epoch += "."
+        await eventually(lambda: len(one._server.records) == 40, "all are told again")
+    assert sorted(key for part in told for key in part) == sorted(ids)
+    assert max(map(len, told)) < 40
 
 
 async def test_what_was_denied_stays_denied_when_it_is_asked_again_at_once() -> None:
