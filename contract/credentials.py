@@ -7,6 +7,8 @@ import msgspec
 
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 
+USER = "user"
+"""The key in the context of a call that names the user whose secrets its tool gets."""
 UNAVAILABLE = "credentials"
 """The reason of a call whose secrets could not be resolved."""
 

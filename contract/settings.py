@@ -47,12 +47,21 @@ _REMOVED = {
     "batch_thread": "the number of calls in one message follows from the load",
     "batch_process": "the number of calls in one message follows from the load",
     "batch_bytes": "a message is full at 512 KiB of arguments",
+    "feedback_characters": "a rejection has at most 240 characters without a shape",
+    "feedback_errors": "at most 5 errors are listed in one rejection",
     "feedback_names": "at most 10 tools are listed for an unknown name",
+    "feedback_shape_characters": "a rejection has at most 1,500 characters with a shape",
     "breaker_window": "failures of the last minute count",
     "loop_memory": "the last 32 failed calls of a session are remembered",
     "loop_kept": "failed calls of a session are remembered for an hour",
     "rejections_alert": "half of a tool's last 20 calls rejected raises an alert",
+    "record_backup_count": "five rotated files of the record are kept",
+    "record_file_bytes": "a file of the record is rotated at 64 MiB",
+    "record_files": "five rotated files of the record are kept",
+    "record_size": "a file of the record is rotated at 64 MiB",
     "record_value": "values in the record are truncated at 256 KiB",
+    "secrets_user": "the user is the value of `user` in the context of a call",
+    "sentry_fingerprint": "TOOLPOOL_SENTRY_BEFORE_SEND may set the fingerprint of an event",
     "sentry_per_issue": "an issue has a tenth of TOOLPOOL_SENTRY_PER_MINUTE",
 }
 """Removed settings, with what applies instead."""
@@ -82,8 +91,6 @@ _RENAMED = {
     "loop_action": "failure_loop_action",
     "events_kept": "events_maxlen",
     "record_kept": "record_ttl",
-    "record_size": "record_file_bytes",
-    "record_files": "record_backup_count",
     "record_total": "record_folder_bytes",
 }
 """Renamed settings: the old name, then the new one."""
@@ -136,9 +143,6 @@ class Settings(BaseSettings):
         description="The source of the secrets of tools: `env`, `file:DIRECTORY` or "
         "`module:callable`.",
     )
-    secrets_user: str = Field(
-        default="user", min_length=1, description="The key of a call's context that names its user."
-    )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Lowest level that workers and commands log."
@@ -160,10 +164,6 @@ class Settings(BaseSettings):
     sentry_before_send: str = Field(
         default="",
         description="Changes or drops events of workers for Sentry, as `module:function`.",
-    )
-    sentry_fingerprint: str = Field(
-        default="",
-        description="Groups events of workers in Sentry, as `module:function`.",
     )
 
     metrics_port: int | str = Field(
@@ -289,13 +289,6 @@ class Settings(BaseSettings):
         default=0.2, gt=0, description="First pause before a retry by the pool."
     )
 
-    feedback_errors: int = Field(default=5, ge=1, description="Errors listed in one rejection.")
-    feedback_characters: int = Field(
-        default=240, ge=80, description="Characters of a rejection of nearly correct arguments."
-    )
-    feedback_shape_characters: int = Field(
-        default=1_500, ge=80, description="Characters of a rejection that needs a shape."
-    )
     feedback_style: Literal["default", "numbered", "pointer", "brief"] = Field(
         default="default", description="Layout of a rejection."
     )
@@ -366,12 +359,6 @@ class Settings(BaseSettings):
     )
     record_sync: Literal["flush", "fsync"] = Field(
         default="flush", description="`fsync`: rows survive a power failure, not only a crash."
-    )
-    record_file_bytes: int = Field(
-        default=64 * _MIB, ge=0, description="Size at which a file of the record is rotated."
-    )
-    record_backup_count: int = Field(
-        default=5, ge=1, description="Rotated files that are kept for each file of the record."
     )
     record_ttl: float = Field(
         default=2_592_000.0,

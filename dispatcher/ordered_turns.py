@@ -191,7 +191,7 @@ class OrderedTurns:
             return ""
         call, offer = turn.accepted[index]
         is_own = offer.spec.secrets is not msgspec.UNSET
-        user = pending_factory.user_of(options, self._settings) if is_own else None
+        user = pending_factory.user_of(options) if is_own else None
         return pending_factory.key_of(call, options, self._settings.tenant, user)
 
     def close(self) -> None:

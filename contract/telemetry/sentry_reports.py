@@ -66,8 +66,6 @@ _TITLES: dict[str, str] = {
 Event = dict[str, Any]
 BeforeSend = Callable[[Event, dict[str, Any]], Event | None]
 """Takes an event and Sentry's hint, and returns the event to send, or None to drop it."""
-Fingerprint = Callable[[Event], Sequence[str] | None]
-"""Takes an event and returns the strings to group it by, or None for the default grouping."""
 
 
 class Reports:
@@ -80,7 +78,6 @@ class Reports:
         *,
         every_minute: Callable[[], None] = lambda: None,
         before_send: BeforeSend | None = None,
-        fingerprint: Fingerprint | None = None,
     ) -> None:
         dsn = dsn or os.environ.get(_DSN)
         if not dsn:
@@ -91,7 +88,7 @@ class Reports:
         self.release = os.environ.get(_RELEASE) or f"toolpool@{VERSION}"
         self.environment = os.environ.get(_ENVIRONMENT) or "production"
         self._dsn = dsn
-        self._before_send, self._fingerprint = before_send, fingerprint
+        self._before_send = before_send
         self._client = self._new_client()
         self._public_key = dsn.partition("//")[2].partition("@")[0].partition(":")[0]
         self._scope = sentry_sdk.Scope(client=self._client)
@@ -276,21 +273,13 @@ class Reports:
         return _client(self._dsn, self.release, self.environment, self._prepared)
 
     def _prepared(self, event: Event, hint: dict[str, Any]) -> Event | None:
-        """The event to send, scrubbed and passed through the host's functions; None to drop it.
+        """The event to send, scrubbed and passed through the host's function; None to drop it.
 
-        If such a function raises, the error is logged and its effect is skipped.
+        If that raises, the error is logged and the event is sent as it is.
         """
         event = scrubbed(event)
         if event.get("type") is not None:  # a check-in
             return event
-        if self._fingerprint is not None:
-            try:
-                parts = self._fingerprint(copy.deepcopy(event))
-                if parts is not None:
-                    parts = [parts] if isinstance(parts, str) else parts
-                    event["fingerprint"] = list(map(str, parts))
-            except BaseException:  # sys.exit() here would end the thread
-                log.exception("sentry_fingerprint_failed: grouping the event as toolpool does")
         if self._before_send is not None:
             try:
                 return self._before_send(copy.deepcopy(event), hint)

@@ -326,7 +326,7 @@ class InFlightCalls(Calls):
 
         No dispatcher can send them afterwards; all of them answer them by this result.
         """
-        user = pending_factory.user_of(turn, self._settings)
+        user = pending_factory.user_of(turn)
         users = [None] if user is None else [None, user]
         records = [
             (
@@ -361,7 +361,7 @@ class InFlightCalls(Calls):
     ) -> tuple[Pending, bool]:
         """Return the open call, with its deadlines enforced, and whether it is new."""
         is_own = spec.secrets is not msgspec.UNSET
-        user = pending_factory.user_of(turn, self._settings) if is_own else None
+        user = pending_factory.user_of(turn) if is_own else None
         key = pending_factory.key_of(call, turn, self._settings.tenant, user)
         known = self._open.get(key)
         if known is not None:

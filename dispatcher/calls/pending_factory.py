@@ -9,6 +9,7 @@ import msgspec
 from toolpool.contract import encoding, logs
 from toolpool.contract.approval_messages import ApprovalRequest
 from toolpool.contract.call import ToolCall
+from toolpool.contract.credentials import USER
 from toolpool.contract.envelope import BackgroundCall, CallMessage
 from toolpool.contract.errors import ServerError
 from toolpool.contract.ledger.lua_scripts import new_nonce
@@ -27,9 +28,9 @@ ANSWER_MARGIN_SECONDS = 1.0
 """Time between the end of the tool's timeout and the call's deadline, for the reply to arrive."""
 
 
-def user_of(turn: TurnOptions, settings: Settings) -> Any:
+def user_of(turn: TurnOptions) -> Any:
     """The id of the user in the context of a turn; None if it has none."""
-    return None if turn.context is None else turn.context.get(settings.secrets_user)
+    return None if turn.context is None else turn.context.get(USER)
 
 
 def key_of(call: ToolCall, turn: TurnOptions, tenant: str, user: Any = None) -> str:
@@ -49,7 +50,7 @@ def _idempotency_of(call: ToolCall, spec: ToolSpec, turn: TurnOptions, settings:
         return ""
     if turn.session is None or turn.id is None:
         return ""
-    return _key_in([], call, turn, settings.tenant, user_of(turn, settings))
+    return _key_in([], call, turn, settings.tenant, user_of(turn))
 
 
 def _key_in(
@@ -69,7 +70,7 @@ async def were_dispatched(
     transport: Transport, calls: Sequence[ToolCall], turn: TurnOptions, settings: Settings
 ) -> Sequence[bool | None]:
     """Whether each call was dispatched in this turn before; None if unknown."""
-    users = (None, user_of(turn, settings))
+    users = (None, user_of(turn))
     keys = [key_of(call, turn, settings.tenant, user) for call in calls for user in users]
     try:
         states = await transport.states(keys)

@@ -43,11 +43,8 @@ PLAIN = Wording()
 
 def wording_of(settings: Settings) -> Wording:
     """The wording by the settings. Raises `Misconfigured` for an unknown language."""
-    caps = Caps(
-        settings.feedback_errors,
-        settings.feedback_characters,
-        max(settings.feedback_characters, settings.feedback_shape_characters),
+    wording = Wording(
+        locale=settings.locale, style=settings.feedback_style, masks_errors=settings.mask_errors
     )
-    wording = Wording(caps, settings.locale, settings.feedback_style, settings.mask_errors)
     _ = wording.words
     return wording

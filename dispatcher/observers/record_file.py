@@ -53,7 +53,8 @@ class _File:
 class RecordFiles:
     """A sink. `path` is a folder that exists, or a file that ends in `.jsonl`.
 
-    In a folder, each session has a file in one of 256 subfolders. Every ten minutes, files that
+    A file of `size` bytes is rotated, and the last `files` rotated ones are kept. In a folder, each
+    session has a file in one of 256 subfolders. Every ten minutes, files that
     were not written to for `ttl` seconds are removed, and then the oldest until all have at most
     `total` bytes (0: no such limit).
     """
@@ -63,8 +64,8 @@ class RecordFiles:
         path: Path,
         *,
         sync: Literal["flush", "fsync"],
-        size: int,
-        files: int,
+        size: int = 64 * 1024 * 1024,
+        files: int = 5,
         ttl: float = 0.0,
         total: int = 0,
     ) -> None:
@@ -123,7 +124,7 @@ class RecordFiles:
             file.size += done
             if self._syncs:
                 os.fsync(file.number)
-            if self._size and file.size >= self._size:
+            if file.size >= self._size:
                 self._rotate(path, file.number)
         except OSError as error:
             # A line that lacks only its line feed is complete: the next write begins with one.

@@ -15,7 +15,7 @@ from toolpool.contract.outcome import Code, ErrorType, Executed
 from toolpool.contract.settings import Settings
 from toolpool.contract.telemetry import span_attributes
 from toolpool.contract.telemetry.families import UNKNOWN_TOOL
-from toolpool.contract.telemetry.sentry_reports import BeforeSend, Fingerprint, Reports
+from toolpool.contract.telemetry.sentry_reports import BeforeSend, Reports
 from toolpool.contract.telemetry.throttle import Throttle
 from toolpool.contract.telemetry.trace_headers import (
     BAGGAGE,
@@ -56,9 +56,8 @@ class Sentry(Observer):
     """Give it to `Dispatcher.connect(observers=[Sentry()])`; it reads the `SENTRY_*` variables.
 
     `agent` is the name of the agent in Sentry's dashboard of agents.
-    `before_send(event, hint)` returns the event to send, or None to drop it, as in Sentry's SDK;
-    `fingerprint(event)` returns the strings to group it by, or None for the default. Both are
-    called on a background thread. Raises `Misconfigured` if the DSN is missing or invalid.
+    `before_send(event, hint)` returns the event to send, or None to drop it, as in Sentry's SDK; it
+    is called on a background thread. Raises `Misconfigured` if the DSN is missing or invalid.
     """
 
     is_quick = True
@@ -70,18 +69,13 @@ class Sentry(Observer):
         dsn: str | None = None,
         settings: Settings | None = None,
         before_send: BeforeSend | None = None,
-        fingerprint: Fingerprint | None = None,
     ) -> None:
         settings = settings or Settings()
         self._agent = agent
         self._reports_timeouts = settings.sentry_timeouts
         self._system = span_attributes.messaging_system(settings.broker_url)
         self._reports = Reports(
-            settings,
-            dsn,
-            every_minute=self._send_figures,
-            before_send=before_send,
-            fingerprint=fingerprint,
+            settings, dsn, every_minute=self._send_figures, before_send=before_send
         )
         self._warnings = Throttle(of_each=1, in_all=10)
         self._traces: OrderedDict[str, _Trace] = OrderedDict()

@@ -67,8 +67,6 @@ def recorder_of(
         target = RecordFiles(
             Path(target),
             sync=settings.record_sync,
-            size=settings.record_file_bytes,
-            files=settings.record_backup_count,
             ttl=settings.record_ttl,
             total=settings.record_folder_bytes,
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolpool.contract import encoding
-from toolpool.contract.credentials import MissingReason, MissingSecret, missing_secret_outcome
+from toolpool.contract.credentials import USER, MissingReason, MissingSecret, missing_secret_outcome
 from toolpool.contract.envelope import CallMessage
 from toolpool.contract.exception_report import faults_in, faults_of
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
@@ -45,7 +45,6 @@ class Credentials:
         self._source = source
         self._asker = Asker(source.resolve) if source is not None else None
         self._seconds = settings.hook_timeout
-        self._user_key = settings.secrets_user
         self._with_texts = settings.error_texts
         self._tell = tell
 
@@ -64,7 +63,7 @@ class Credentials:
         if self._asker is None:
             why = "TOOLPOOL_SECRETS is not set"
             return self._unresolved(tool, tool.secrets[0], why, 0.0, lack=MissingReason.MISSING)
-        user = _user_of(call.context, self._user_key)
+        user = _user_of(call.context)
         if user.why:
             return self._unresolved(tool, tool.secrets[0], user.why, 0.0)
         began = time.monotonic()
@@ -162,13 +161,13 @@ def _fault_of(value: object) -> str:
     return ""
 
 
-def _user_of(context: Mapping[str, Any] | None, key: str) -> _User:
+def _user_of(context: Mapping[str, Any] | None) -> _User:
     """The user that a call's context names: text or an integer."""
-    user = (context or {}).get(key)
+    user = (context or {}).get(USER)
     if user is None or user == "":
         return _User()
     if isinstance(user, str):
         return _User(user)
     if isinstance(user, int) and not isinstance(user, bool):
         return _User(str(user))
-    return _User(why=f"the context's {key!r} is {type(user).__name__}, not text")
+    return _User(why=f"the context's {USER!r} is {type(user).__name__}, not text")

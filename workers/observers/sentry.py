@@ -59,7 +59,6 @@ class Sentry(WorkerObserver):
             dsn,
             every_minute=self._send_figures,
             before_send=host_function("SENTRY_BEFORE_SEND", settings.sentry_before_send),
-            fingerprint=host_function("SENTRY_FINGERPRINT", settings.sentry_fingerprint),
         )
         self._traces: dict[tuple[str, int], _Trace] = {}
         self._longest_wait: defaultdict[str, float] = defaultdict(float)

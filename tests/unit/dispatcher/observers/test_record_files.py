@@ -18,7 +18,7 @@ from toolpool.dispatcher.observers.session_record import recorder_of
 
 
 def files(path: Path, **options: Any) -> RecordFiles:
-    return RecordFiles(path, **{"sync": "flush", "size": 0, "files": 2, **options})
+    return RecordFiles(path, **{"sync": "flush", "files": 2, **options})
 
 
 def test_a_folder_has_a_file_for_each_session(tmp_path: Path) -> None:

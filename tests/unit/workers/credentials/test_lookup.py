@@ -233,9 +233,8 @@ async def test_the_user_is_what_the_context_names(user: object, found: str | Non
         who.append((tenant, user, name))
         return "a secret"
 
-    settings = {"tenant": "acme", "secrets_user": "account"}
-    async with pool(resolve, **settings) as dispatcher:
-        await dispatcher.dispatch(call("tells_its_end"), context={"account": user, "user": "x"})
+    async with pool(resolve, tenant="acme") as dispatcher:
+        await dispatcher.dispatch(call("tells_its_end"), context={"user": user, "account": "x"})
         await dispatcher.dispatch(call("tells_its_end"))
     assert who == [("acme", found, "api-key"), ("acme", None, "api-key")]
 

@@ -74,8 +74,8 @@ def test_a_worker_s_settings_name_functions_that_change_its_reports(sink: Sentry
         observer.ended(run_facts(), run_ended(Code.RAISED))
         observer.close()
     assert len(sink.of("event")) == 1
-    with pytest.raises(Misconfigured, match="FINGERPRINT: nowhere:at_all cannot be loaded"):
-        Sentry(Settings(sentry_fingerprint="nowhere:at_all"), sink.dsn)
+    with pytest.raises(Misconfigured, match="BEFORE_SEND: nowhere:at_all cannot be loaded"):
+        Sentry(Settings(sentry_before_send="nowhere:at_all"), sink.dsn)
 
 
 def test_what_an_operator_s_switch_denies_is_no_issue(sink: SentrySink) -> None:
