@@ -59,7 +59,7 @@ def classified(
     """
     handle = outcome.output if pages_offered else None
     cut = texts.cut(outcome.output_bytes, handle, wording) if outcome.output_bytes else None
-    notes = [text for text in (call.note, call.policy_note, note, outcome.note, cut) if text]
+    notes = filter(None, (call.note, call.policy_note, note, outcome.note, cut))
     joined = " ".join(notes) or None
     if outcome.ok:
         return ToolResult(

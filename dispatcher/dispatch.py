@@ -25,7 +25,7 @@ from toolpool.dispatcher.policy.hooks import Hooks
 from toolpool.dispatcher.policy.verdict_types import Preview
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.transports.redis import RedisTransport
-from toolpool.dispatcher.turn_options import page_number, patience, require_name
+from toolpool.dispatcher.turn_options import page_number, patience, require_name, turn_options
 from toolpool.dispatcher.turn_result import TurnResult
 from toolpool.dispatcher.wiring import Wiring
 
@@ -318,8 +318,14 @@ class Dispatcher:
         """
         self._require(session)
         found = self._pipeline.read(response)
-        options = self._pipeline.options(
-            found.id, session, context=context, timeout=None, wait=None, again=False, only=only
+        options = turn_options(
+            found.id,
+            session,
+            context=context,
+            timeout=None,
+            wait=None,
+            only=self._acceptance.allowed(only),
+            settings=self._settings,
         )
         return await self._pipeline.preview(found, options)
 
@@ -358,15 +364,16 @@ class Dispatcher:
             found = self._pipeline.read(response, turn=turn, format=format)
         except response_reader.UnreadableResponse as error:
             return TurnResult([], format=error.format, error=str(error), response=response)
-        options = self._pipeline.options(
+        options = turn_options(
             found.id,
             session,
             context=context,
             timeout=timeout,
             wait=wait,
             again=again,
-            only=only,
+            only=self._acceptance.allowed(only),
             provider=found.format,
+            settings=self._settings,
         )
         since, resumer = monotonic(), self._parts.resumer
         if resumer.is_behind:
@@ -398,8 +405,14 @@ class Dispatcher:
         stores the history itself.
         """
         self._require(session)
-        options = self._pipeline.options(
-            None, session, context=context, timeout=timeout, wait=wait, again=False, only=only
+        options = turn_options(
+            None,
+            session,
+            context=context,
+            timeout=timeout,
+            wait=wait,
+            only=self._acceptance.allowed(only),
+            settings=self._settings,
         )
         return await self._parts.resumer.resume(messages, options, format)
 

@@ -47,8 +47,6 @@ def stages(
     A write waits for the calls before it, and those after it wait for the write. `strict`: if there
     is a write, every call waits for the one before it.
     """
-    if len(calls) == 1:
-        return [list(calls)]
     if strict and Effects.WRITE in map(effects, calls):
         return [[call] for call in calls]
     groups: list[list[T]] = []
@@ -137,7 +135,9 @@ class OrderedTurns:
     ) -> Coroutine[Any, Any, dict[int, Answered]]:
         """A result for each call, by its index. The first calls' deadlines count from `since`."""
         is_strict = self._settings.order == "strict"
-        groups = stages(accepted, lambda item: item[1].spec.effects, strict=is_strict)
+        groups = [list(accepted)]
+        if len(accepted) != 1:
+            groups = stages(accepted, lambda item: item[1].spec.effects, strict=is_strict)
         if turn.refusal is not None:
             groups = groups and [list(accepted)]  # none is sent, so none waits for another
         if len(groups) != 1 or turn.cancelled or turn.refusal is not None:
@@ -309,7 +309,7 @@ class OrderedTurns:
         """Send an accepted call, or answer it here if it may not run."""
         refusal = judgement.refusal if judgement is not None else None
         waits = judgement is not None and judgement.approval is not None
-        refusal = refusal or self._in_flight.refusal(call, is_sent=not waits)
+        refusal = refusal or self._in_flight.available.refusal(call, is_sent=not waits)
         if refusal is not None:
             return self._in_flight.answer(call, spec, options, since, refusal)
         if task_tools.is_own(spec):
@@ -332,7 +332,10 @@ class OrderedTurns:
         latches: set[Waiter] = {latch := CountdownLatch(pendings)}
         early: dict[str, ToolResult] = {}
         try:
-            has_budget = options.wait is not None or any(map(_may_be_early, group, pendings))
+            has_budget = options.wait is not None
+            for (call, _), pending in zip(group, pendings, strict=True):
+                if pending.call is not call or pending.spec.background or pending.approval:
+                    has_budget = True  # it may be answered before it ends
             while True:
                 if has_budget:
                     early |= await self._answer_early(group, pendings, options, since, early)
@@ -372,7 +375,7 @@ class OrderedTurns:
         for (call, offer), pending in zip(group, pendings, strict=True):
             if not pending.queue or pending.root in told:
                 continue
-            has_joined = _has_joined(call, pending)
+            has_joined = pending.call is not call  # it was open before this turn
             wait = options.wait
             if wait is None and (pending.spec.background or pending.approval):
                 wait = self._settings.background_wait
@@ -422,14 +425,3 @@ class OrderedTurns:
             pending.latches[:] = [latch for latch in pending.latches if latch not in latches]
         left = [p for p in pendings if p.is_open and not p.latches and not p.in_background]
         await self._in_flight.leave(left)
-
-
-def _has_joined(call: ToolCall, pending: Pending) -> bool:
-    """Whether a call was already open when this turn dispatched it."""
-    return pending.call is not call
-
-
-def _may_be_early(accepted: Accepted, pending: Pending) -> bool:
-    """Whether a call may be answered before it ends: it is in the background, or joined."""
-    is_joined = pending.call is not accepted[0]
-    return is_joined or pending.spec.background or bool(pending.approval)

@@ -369,12 +369,12 @@ class Resume:
 
 def _name(calls: Iterable[ToolCall], history: History) -> str:
     """The name of a response's calls, made from what a history keeps."""
-    said = [
-        [call.mark, call.id if history.has_ids or call.id_given else None, call.name,
-         call.arguments, call.text, call.flaw and call.flaw.reason]
-        for call in calls
-        if call.origin is None or not call.origin.get("choice")
-    ]  # fmt: skip
+    said = []
+    for call in calls:
+        if call.origin is None or not call.origin.get("choice"):
+            id = call.id if history.has_ids or call.id_given else None
+            flaw = call.flaw and call.flaw.reason
+            said.append([call.mark, id, call.name, call.arguments, call.text, flaw])
     try:
         return encoding.stored_digest(said)[:_NAME_LENGTH]
     except (TypeError, ValueError, RecursionError):  # a host's own objects: nothing repeats them

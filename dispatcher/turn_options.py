@@ -11,6 +11,7 @@ import msgspec
 from toolpool.contract import encoding
 from toolpool.contract.encoding import printable
 from toolpool.contract.ledger.lua_scripts import new_nonce
+from toolpool.contract.settings import Settings
 from toolpool.dispatcher.formats import call_ids
 
 _LONGEST_SECONDS = 100 * 365 * 86_400
@@ -124,12 +125,11 @@ def turn_options(
     again: bool = False,
     provider: str = "",
     only: Collection[str] | None = None,
-    tenant: str,
-    max_bytes: int,
+    settings: Settings,
 ) -> TurnOptions:
     """The checked options of a dispatch: one host's error must not fail calls in the same message.
 
-    Names have to be checked before. Raises ValueError.
+    Names, and the allow-list `only`, have to be checked before. Raises ValueError.
     """
     if timeout is not None and not (_is_number(timeout) and 0 < timeout <= _LONGEST_SECONDS):
         raise ValueError(
@@ -153,13 +153,13 @@ def turn_options(
                 "context must be JSON: its keys are texts, its values texts, numbers that are "
                 "finite, true, false, null, and lists and mappings of these"
             )
-        if size > max_bytes:
-            raise ValueError(f"context has {size} bytes; at most {max_bytes} are taken")
+        if size > (most := settings.max_argument_bytes):
+            raise ValueError(f"context has {size} bytes; at most {most} are taken")
     return TurnOptions(
         id=turn,
         session=session,
         line=session or new_nonce(),
-        session_key="" if session is None else session_key(tenant, session),
+        session_key="" if session is None else session_key(settings.tenant, session),
         context=dict(context) if context else None,
         context_bytes=size,
         timeout=timeout,

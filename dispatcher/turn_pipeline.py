@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -29,7 +29,7 @@ from toolpool.dispatcher.policy.decision import Judgement, Policy
 from toolpool.dispatcher.policy.verdict_types import Preview
 from toolpool.dispatcher.provider_approvals import ProviderApprovals
 from toolpool.dispatcher.results import Results
-from toolpool.dispatcher.turn_options import TurnOptions, turn_options
+from toolpool.dispatcher.turn_options import TurnOptions
 
 
 class TurnPipeline:
@@ -68,32 +68,6 @@ class TurnPipeline:
         """The calls in a response. Raises `UnreadableResponse`."""
         cap = self._settings.max_argument_bytes
         return response_reader.read(response, max_bytes=cap, wording=self._wording, **named)
-
-    def options(
-        self,
-        turn: str | None,
-        session: str | None,
-        *,
-        context: Mapping[str, Any] | None,
-        timeout: float | None,
-        wait: float | None,
-        again: bool,
-        only: Collection[str] | None,
-        provider: str = "",
-    ) -> TurnOptions:
-        """The checked options of a dispatch. Raises ValueError."""
-        return turn_options(
-            turn,
-            session,
-            provider=provider,
-            only=self._acceptance.allowed(only),
-            context=context,
-            timeout=timeout,
-            wait=wait,
-            again=again,
-            tenant=self._settings.tenant,
-            max_bytes=self._settings.max_argument_bytes,
-        )
 
     async def preview(self, found: Response, options: TurnOptions) -> list[Preview]:
         """The preview of each call."""

@@ -74,8 +74,10 @@ class TurnResult(Sequence[ToolResult]):
     @property
     def ok(self) -> bool:
         """Whether every call that was to run succeeded."""
-        told = (result for result in self._results if _choice_of(result) == 0)
-        return self.error is None and all(result.ok for result in told)
+        for result in self._results:
+            if not result.ok and _choice_of(result) == 0:
+                return False
+        return self.error is None
 
     @property
     def waiting(self) -> list[ToolResult]:

@@ -38,12 +38,20 @@ class Availability:
         self._observers = observers
         self._switches = switches
         self._breaker = breaker
+        self.is_closed = False
+        """Whether the dispatcher is closed, so that no call may be sent any more."""
+
+    def close(self) -> None:
+        """Refuse every call from now on."""
+        self.is_closed = True
 
     def refusal(self, call: ToolCall, *, is_sent: bool = True) -> Outcome | None:
         """Why a call may not be sent now: its tool is denied, or its circuit is open.
 
         A call that `is_sent` now, if allowed, is the trial of a tool whose circuit is open.
         """
+        if self.is_closed:
+            return not_queued(Code.CANCELLED)
         if self._switches.on and (denied := self.denial(call)) is not None:
             return denied
         if call.name not in self._breaker.circuits:

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Protocol
 
+from toolpool.contract.outcome import Outcome
+
 
 class Waiter(Protocol):
     """An object that is notified when a call is answered."""
@@ -14,14 +16,10 @@ class Waiter(Protocol):
 
 
 class Awaited(Protocol):
-    """An object that can be awaited."""
+    """A call that can be waited for; it is answered once it has an outcome."""
 
     latches: list[Waiter]
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it has no answer yet."""
-        ...
+    outcome: Outcome | None
 
 
 class CountdownLatch:
@@ -34,7 +32,7 @@ class CountdownLatch:
         self._is_interrupted = False
         self._open: asyncio.Future[None] | None = None
         for pending in pendings:
-            if pending.is_open:
+            if pending.outcome is None:
                 pending.latches.append(self)
                 self._left += 1
 

@@ -40,7 +40,6 @@ from toolpool.dispatcher.calls.run_sharing import RunSharing
 from toolpool.dispatcher.calls.server_monitor import ServerMonitor
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.calls.shared_run import equality_of
-from toolpool.dispatcher.outcomes import not_queued
 from toolpool.dispatcher.turn_options import TurnOptions
 
 _RECORDS_SECONDS = 1.0
@@ -114,7 +113,6 @@ class InFlightCalls(Calls):
             services, pump=self._pump, deadlines=self._deadlines, submit=self._submit_again
         )
         self._tasks = BackgroundTasks()
-        self._is_closed = False
 
     async def start(self) -> None:
         """Connect, survey the server once, and start reading replies. Raises `Misconfigured`."""
@@ -135,7 +133,7 @@ class InFlightCalls(Calls):
 
         Background calls go on: the dispatcher that next asks for their handle adopts them.
         """
-        self._is_closed = True
+        self.available.close()
         await self.leave([p for p in self._open.values() if not p.in_background])
         self._run_sharing.close()
         await self._rate_gate.close()
@@ -177,12 +175,12 @@ class InFlightCalls(Calls):
         """Send a run that equal calls share."""
         self._open[run.root] = run
         self._deadlines.watch(run, alone=True)
-        self._pass_on(run)
+        self._rate_gate.submit(run)
 
     def send_alone(self, pending: Pending) -> None:
         """Send a call that shares no run."""
         self._deadlines.watch(pending, alone=True)
-        self._pass_on(pending)
+        self._rate_gate.submit(pending)
 
     def hold(
         self, call: ToolCall, spec: ToolSpec, turn: TurnOptions, since: float
@@ -273,19 +271,7 @@ class InFlightCalls(Calls):
             pending.traced(headers)
         if self._observers.listeners["accepted"]:
             self._observers.call("accepted", pending)
-        self._pass_on(pending)
-
-    def _pass_on(self, pending: Pending) -> None:
-        """Pass a call to the pump, through the rate gate if it is under a limit."""
-        spec, unset = pending.spec, msgspec.UNSET
-        if (
-            spec.rate is not unset
-            or spec.concurrency_scope is not unset
-            or self._rate_gate.holds_all
-        ):
-            self._rate_gate.submit(pending)
-        else:
-            self._pump.submit(pending)
+        self._rate_gate.submit(pending)
 
     def open_unsent(self, call: ToolCall, spec: ToolSpec, turn: TurnOptions) -> Pending:
         """Open a call only to cancel it; nothing is sent.
@@ -441,7 +427,7 @@ class InFlightCalls(Calls):
 
     @override
     def refuse(self, pending: Pending, outcome: Outcome) -> None:
-        if self._is_closed and pending.may_be_known:
+        if self.available.is_closed and pending.may_be_known:
             self.resolve(pending, msgspec.structs.replace(outcome, executed=Executed.UNKNOWN))
             return
         self._refusals.refuse(pending, outcome)
@@ -450,12 +436,6 @@ class InFlightCalls(Calls):
     def join(self, pending: Pending) -> None:
         self._pump.queue_of(pending).adopt(pending)
         self.in_background(self._recovery.released(pending))
-
-    def refusal(self, call: ToolCall, *, is_sent: bool = True) -> Outcome | None:
-        """Why a call may not be sent now: see `Availability.refusal`."""
-        if self._is_closed:
-            return not_queued(Code.CANCELLED)
-        return self.available.refusal(call, is_sent=is_sent)
 
     @override
     def denial(self, pending: Pending) -> Outcome | None:
@@ -528,12 +508,12 @@ class InFlightCalls(Calls):
 
     def _submit_again(self, pending: Pending) -> None:
         if pending.is_open:
-            self._unless_refused(pending, self._pass_on)
+            self._unless_refused(pending, self._rate_gate.submit)
 
     def _unless_refused(self, pending: Pending, send: Callable[[Pending], None]) -> None:
         """Send a call unless it is refused now: it may have been accepted long ago."""
         pending.rerouted(self._routes.home(pending.queue, pending.spec))
-        refusal = self.refusal(pending.as_run)
+        refusal = self.available.refusal(pending.as_run)
         if refusal is not None:
             self.refuse(pending, refusal)
         else:

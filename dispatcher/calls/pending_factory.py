@@ -38,24 +38,6 @@ def key_of(call: ToolCall, turn: TurnOptions, tenant: str, user: Any = None) -> 
     if turn.session is None or turn.id is None:
         return new_nonce()
     where = [turn.id, call.index] if not call.has_own_key else []
-    return _key_in(where, call, turn, tenant, user)
-
-
-def _idempotency_of(call: ToolCall, spec: ToolSpec, turn: TurnOptions, settings: Settings) -> str:
-    """What the idempotency key of a call with a unique id is derived from; empty for others.
-
-    The turn is no part of it, since `resume` may not know the turn.
-    """
-    if not spec.injected or call.has_own_key or not is_unique(call.id):
-        return ""
-    if turn.session is None or turn.id is None:
-        return ""
-    return _key_in([], call, turn, settings.tenant, user_of(turn))
-
-
-def _key_in(
-    where: Sequence[Any], call: ToolCall, turn: TurnOptions, tenant: str, user: Any = None
-) -> str:
     sent = call.text or (call.arguments if call.as_asked is None else call.as_asked)
     whose = [] if user is None else ["user", user]
     try:
@@ -64,6 +46,17 @@ def _key_in(
         )
     except TypeError:  # keys that are not text, which a host may have combined
         return new_nonce()
+
+
+def _idempotency_of(call: ToolCall, turn: TurnOptions, tenant: str) -> str:
+    """What the idempotency key of a call with a unique id is derived from; empty for others.
+
+    The turn is no part of it, since `resume` may not know the turn.
+    """
+    if call.has_own_key or not is_unique(call.id) or turn.session is None or turn.id is None:
+        return ""
+    call = msgspec.structs.replace(call, has_own_key=True)
+    return key_of(call, turn, tenant, user_of(turn))
 
 
 async def were_dispatched(
@@ -94,7 +87,8 @@ def accepted(
 ) -> Pending:
     """Return a call accepted in this server epoch; its deadlines count from `since`."""
     assert call.arguments is not None
-    timeout, rerunnable = timeout_of(spec, turn), spec.rerunnable
+    timeout = spec.timeout if turn.timeout is None else turn.timeout
+    rerunnable = spec.rerunnable
     message = CallMessage(
         key=key,
         id=call.id,
@@ -109,7 +103,7 @@ def accepted(
         rerunnable=rerunnable,
         retries=spec.retries if rerunnable else 0,
         verdict=call.verdict,
-        idempotency=_idempotency_of(call, spec, turn, settings),
+        idempotency=_idempotency_of(call, turn, settings.tenant) if spec.injected else "",
     )
     return Pending(
         root=key,

@@ -124,7 +124,9 @@ class QueuePump:
         line = self._line(pending.line)
         pending.to(Stage.WAITING)
         line.waiting[pending] = None
-        self._count_waiting(line, 1)
+        self._waiting += 1
+        self._shared.waiting += 1
+        line.session.waiting += 1
         self._join_ring(pending.line, line)
         if self._sending is None:
             self.wake()
@@ -204,7 +206,9 @@ class QueuePump:
         self._unstarted -= pending.stage in UNSTARTED
         if pending.outcome is not None:
             self._batch_sizing.note(pending.outcome)
-        self._count_in_flight(line, -1, of_session=not pending.in_background)
+        line.in_flight -= 1
+        line.session.in_flight -= not pending.in_background
+        self._in_flight -= 1
         self._forget_if_empty(pending.line, line)
         if line.session.waiting:
             self._shared.has_room(pending.line)
@@ -235,8 +239,7 @@ class QueuePump:
 
     def _stop_waiting(self, pending: Pending) -> None:
         line = self._line(pending.line)
-        line.waiting.pop(pending, None)
-        self._count_waiting(line, -1)
+        self._remove_waiting(line, pending)
         self._forget_if_empty(pending.line, line)
 
     def _join_ring(self, name: str, line: _Line) -> None:
@@ -244,10 +247,11 @@ class QueuePump:
             line.in_ring = True
             self._ring.append(name)
 
-    def _count_waiting(self, line: _Line, change: int) -> None:
-        self._waiting += change
-        self._shared.waiting += change
-        line.session.waiting += change
+    def _remove_waiting(self, line: _Line, pending: Pending) -> None:
+        line.waiting.pop(pending, None)
+        self._waiting -= 1
+        self._shared.waiting -= 1
+        line.session.waiting -= 1
 
     def _count_in_flight(self, line: _Line, change: int, *, of_session: bool) -> None:
         line.in_flight += change
@@ -296,11 +300,12 @@ class QueuePump:
                 line.in_ring = True
                 self._ring.appendleft(name)
                 break
-            del line.waiting[pending]
-            self._count_in_flight(line, 1, of_session=not pending.in_background)
-            self._count_waiting(line, -1)
-            pending.to(Stage.PUBLISHING)
+            self._remove_waiting(line, pending)
+            line.in_flight += 1
+            line.session.in_flight += not pending.in_background
+            self._in_flight += 1
             self._unstarted += 1
+            pending.to(Stage.PUBLISHING)
             size += pending.size
             taken.append(pending)
             if line.waiting:

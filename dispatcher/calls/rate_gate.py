@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 
+import msgspec
+
 from toolpool.contract import logs
 from toolpool.contract.errors import ServerError, ServerUnavailable
 from toolpool.contract.ledger.rate_counters import (
@@ -92,8 +94,6 @@ class RateGate:
         self._refuses = services.settings.rate_limit_action == "refuse"
         self._too_late = min(_TOO_LATE_SECONDS, services.settings.queue_timeout / 4)
         self._limits = RateLimits(services.settings)
-        self.holds_all = self._limits.hold_all
-        """Whether calls of tools without a rate limit have to pass here, too."""
         self._calls = calls
         self._pump = pump
         self._groups: dict[tuple[Limit, ...], _Group] = {}
@@ -111,7 +111,10 @@ class RateGate:
 
         If it cannot have one within its queue wait, it is answered `exception.overloaded` at once.
         """
-        limits = self._limits.of(pending.spec, pending.message.session, self._tenant)
+        spec, unset = pending.spec, msgspec.UNSET
+        limits: tuple[Limit, ...] = ()
+        if spec.rate is not unset or spec.concurrency_scope is not unset or self._limits.hold_all:
+            limits = self._limits.of(spec, pending.message.session, self._tenant)
         if not limits:
             self._pump.submit(pending)
         elif self._pump.hold(pending):

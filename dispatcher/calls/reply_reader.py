@@ -63,9 +63,14 @@ class ReplyReader:
         match reply:
             case Settled():
                 outcome = reply.outcome
-                # else it is the refusal of an earlier attempt
-                if is_record or outcome.ok or not is_temporary_refusal(outcome):
-                    self._take_outcome(reply)
+                # it may be the refusal of an earlier attempt
+                if not is_record and not outcome.ok and is_temporary_refusal(outcome):
+                    return
+                pending = self._calls.find(reply.key)
+                if pending is not None and pending.outcome is None:
+                    self._calls.resolve(pending, outcome)
+                else:
+                    self._observers.notify("late", root_of(reply.key), outcome.worker)
             case Started():
                 for key in reply.keys:
                     if (pending := self._calls.find(key)) is not None:
@@ -76,13 +81,6 @@ class ReplyReader:
                 self._calls.asked(reply)
             case _:
                 self._apply(reply)
-
-    def _take_outcome(self, reply: Settled) -> None:
-        pending = self._calls.find(reply.key)
-        if pending is not None and pending.outcome is None:
-            self._calls.resolve(pending, reply.outcome)
-        else:
-            self._observers.notify("late", root_of(reply.key), reply.outcome.worker)
 
     def _apply(self, reply: Released | Passed | Progress | Decided) -> None:
         pending = self._calls.find(reply.key)

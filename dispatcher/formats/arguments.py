@@ -33,7 +33,7 @@ class Unacceptable(ValueError):
         self.flaw = flaw
 
 
-def parse(raw: Any, *, max_bytes: int) -> dict[str, Any] | Flaw:
+def parse(raw: Any, max_bytes: int) -> dict[str, Any] | Flaw:
     """The arguments object in `raw` (text, bytes or an object); absent arguments are `{}`."""
     if raw is None:
         return {}

@@ -87,7 +87,11 @@ class Reader(msgspec.Struct, frozen=True):
             if is_text:
                 text, flaw = self._text(raw, cut_off=cut_off)
             else:
-                parsed = arguments.parse(raw, max_bytes=self.max_bytes)
+                parsed = (
+                    arguments.accept(raw, self.max_bytes)
+                    if raw.__class__ is dict
+                    else arguments.parse(raw, self.max_bytes)
+                )
                 if isinstance(parsed, Flaw) and asks:
                     flaw = parsed  # the provider runs its own text, not what we make of it
                 elif isinstance(parsed, Flaw) or cut_off or self.doubled_keys:

@@ -32,7 +32,7 @@ from toolpool.dispatcher.messages.wording import PLAIN, Wording
 log = logs.logger("formats")
 
 _LONGEST_TYPE = 60
-_TYPES = (
+_KNOWN_TYPES = (
     "",
     "message",
     "ai",
@@ -42,6 +42,7 @@ _TYPES = (
     "tool_call",
     "function",
 )
+"""The values of `type` of a response; events may have others."""
 _EVENTS = ("anthropic_agents", "openai_agents")
 _ANY_SIZE = 2**62
 
@@ -78,7 +79,7 @@ def read(
         plain, doubled_keys = _plain(response)
         plain = response_wrappers.opened(plain)
         name = given or detect(plain)
-        if name is None or (given is None and not _has_known_type(plain, name)):
+        if name is None:
             raise _unknown(plain)
     except response_wrappers.NoResponse as error:
         return Response(format=given or BARE, calls=(), stop=error.why)
@@ -124,15 +125,16 @@ def read(
 
 def detect(response: Any) -> str | None:
     """The name of the format that `response` is in; None if unknown."""
+    kind = name = None
     if isinstance(response, dict):  # the two most common shapes first
-        if response.get("type") == "message":
+        kind = response.get("type")
+        if kind == "message":
             return "anthropic"
-        if "choices" in response:
-            return "openai_chat"
-    for name, module in FORMATS.items():
-        if module.recognises(response):
-            return name
-    return None
+        name = "openai_chat" if "choices" in response else None
+    if name is None:
+        name = next((n for n, module in FORMATS.items() if module.recognises(response)), None)
+    is_known = kind is None or kind in _KNOWN_TYPES or name in _EVENTS
+    return name if is_known else None
 
 
 def _is_read(call: ToolCall) -> bool:
@@ -191,12 +193,6 @@ def _named(id: Any) -> str | None:
     if not isinstance(id, str) or not id:
         return None
     return id if is_usable(id) else substitute(id)
-
-
-def _has_known_type(plain: Any, format: str) -> bool:
-    """Whether an object has a type of responses or events."""
-    kind = plain.get("type") if isinstance(plain, dict) else None
-    return kind is None or kind in _TYPES or format in _EVENTS
 
 
 def _unknown(plain: Any) -> NotAResponse:

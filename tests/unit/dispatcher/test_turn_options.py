@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from toolpool import Settings
 from toolpool.dispatcher.turn_options import patience, require_name, tool_names, turn_options
 
 
@@ -40,7 +41,7 @@ def test_tool_names() -> None:
 
 def asked(**given: Any) -> Any:
     plain: dict[str, Any] = {"context": None, "timeout": None, "wait": None}
-    plain |= {"tenant": "t", "max_bytes": 100}
+    plain |= {"settings": Settings(max_argument_bytes=100)}
     return turn_options("t", "s", **(plain | given))
 
 
