@@ -259,7 +259,7 @@ class ApprovalWaits:
                 ends_at=request.expires_at,
                 kept=request.expires_at - server_now + request.start_within + kept,
                 keep=kept,
-                asked_at=pending.asked_at(now, server_now),
+                asked_at=pending.opening(now, server_now).asked_at,
                 again=pending.again,
                 tried_in=epoch,
                 was_lost=was_lost,

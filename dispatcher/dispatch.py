@@ -25,7 +25,13 @@ from toolpool.dispatcher.policy.hooks import Hooks
 from toolpool.dispatcher.policy.verdict_types import Preview
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.transports.redis import RedisTransport
-from toolpool.dispatcher.turn_options import page_number, patience, require_name, turn_options
+from toolpool.dispatcher.turn_options import (
+    page_number,
+    patience,
+    require_name,
+    session_key,
+    turn_options,
+)
 from toolpool.dispatcher.turn_result import TurnResult
 from toolpool.dispatcher.wiring import Wiring
 
@@ -470,4 +476,7 @@ class Dispatcher:
         """Raises RuntimeError if the dispatcher is not open, ValueError for a bad session."""
         self._lifetime.require()
         if session is not None:
-            require_name("session", session)
+            try:
+                session_key(self._settings.tenant, session)
+            except TypeError:  # a list, for example
+                require_name("session", session)

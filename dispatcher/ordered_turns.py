@@ -63,40 +63,33 @@ def stages(
     return groups
 
 
-class Turn:
+class Turn(msgspec.Struct, eq=False):
     """A running turn, with what is needed to cancel its calls."""
 
-    def __init__(
-        self,
-        calls: Sequence[ToolCall],
-        options: TurnOptions,
-        refusal: Outcome | None = None,
-        first_answered: int | None = None,
-    ) -> None:
-        self.options = options
-        self.first_answered = first_answered
-        """The index of the first call that the host has the answer of; None if it has none."""
-        self.refusal = refusal
-        """Why none of its calls may be sent."""
-        self._calls = calls
-        self.passed: set[int] = set()
-        """The indexes of calls that were rejected or sent."""
-        self.accepted: dict[int, Accepted] = {}
-        """The valid calls, by index."""
-        self.cancelled: dict[int, Pending | None] = {}
-        """Calls that were cancelled before they were sent, by index, with what answers them."""
-        self.answered: Sequence[Pending] = ()
-        """The calls of the last stage."""
-        self.rejected: dict[int, ToolResult] = {}
-        """The results of calls that were not accepted, by index."""
-        self.sent: dict[int, Pending] = {}
-        """The accepted calls that were sent or answered, by index."""
+    calls: Sequence[ToolCall]
+    options: TurnOptions
+    refusal: Outcome | None = None
+    """Why none of its calls may be sent."""
+    first_answered: int | None = None
+    """The index of the first call that the host has the answer of; None if it has none."""
+    passed: set[int] = msgspec.field(default_factory=set)
+    """The indexes of calls that were rejected or sent."""
+    accepted: dict[int, Accepted] = msgspec.field(default_factory=dict)
+    """The valid calls, by index."""
+    cancelled: dict[int, Pending | None] = msgspec.field(default_factory=dict)
+    """Calls that were cancelled before they were sent, by index, with what answers them."""
+    answered: Sequence[Pending] = ()
+    """The calls of the last stage."""
+    rejected: dict[int, ToolResult] = msgspec.field(default_factory=dict)
+    """The results of calls that were not accepted, by index."""
+    sent: dict[int, Pending] = msgspec.field(default_factory=dict)
+    """The accepted calls that were sent or answered, by index."""
 
     def ahead(self, call_id: str | None = None) -> dict[int, ToolCall]:
         """The calls that were not sent yet, all or those of an id, by index."""
         return {
             call.index: call
-            for call in self._calls
+            for call in self.calls
             if call.index not in self.passed and call_id in (None, call.provider_id)
         }
 
@@ -343,7 +336,8 @@ class OrderedTurns:
                         continue
                     latch = CountdownLatch([p for p in pendings if p.root not in early])
                     latches.add(latch)
-                if await latch.wait():
+                await latch.opening()
+                if not latch.left:
                     break
                 has_budget = True  # one of them now needs a person's approval
         except asyncio.CancelledError:

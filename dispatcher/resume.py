@@ -121,10 +121,10 @@ class Resume:
             calls = whole.calls
         if not calls:
             return None
-        name = _name(calls, history)
+        name, are_distinct = _name(calls, history)
         note = TurnNote(options.session_key[:_NAME_LENGTH], options.id, name, found.stop or "")
         self._remember(note)
-        return None if _are_distinct(calls, history) else note
+        return None if are_distinct else note
 
     def mark_answered(self, note: TurnNote) -> None:
         """Note that the host has the answers of a turn, which rules it out among equal calls."""
@@ -367,32 +367,28 @@ class Resume:
         return calls
 
 
-def _name(calls: Iterable[ToolCall], history: History) -> str:
-    """The name of a response's calls, made from what a history keeps."""
-    said = []
+def _name(calls: Iterable[ToolCall], history: History) -> tuple[str, bool]:
+    """The name of a response's calls, made from what a history keeps.
+
+    Also whether no other response has these calls: one unique call is enough.
+    """
+    said, are_distinct = [], False
     for call in calls:
+        id = call.id if history.has_ids or call.id_given else None
+        are_distinct = are_distinct or bool(call.mark) or is_unique(id)
         if call.origin is None or not call.origin.get("choice"):
-            id = call.id if history.has_ids or call.id_given else None
             flaw = call.flaw and call.flaw.reason
             said.append([call.mark, id, call.name, call.arguments, call.text, flaw])
     try:
-        return encoding.stored_digest(said)[:_NAME_LENGTH]
+        return encoding.stored_digest(said)[:_NAME_LENGTH], are_distinct
     except (TypeError, ValueError, RecursionError):  # a host's own objects: nothing repeats them
-        return new_nonce()
-
-
-def _are_distinct(calls: Iterable[ToolCall], history: History) -> bool:
-    """Whether no other response has these calls: one unique call is enough."""
-    for call in calls:
-        if call.mark or ((history.has_ids or call.id_given) and is_unique(call.id)):
-            return True
-    return False
+        return new_nonce(), are_distinct
 
 
 def _response_name(turn: _Turn, history: History) -> ResponseName:
     calls = [call for part in turn for call in part.calls]
     is_open = any(part.is_open for part in turn)
-    return ResponseName(_name(calls, history), _are_distinct(calls, history), is_open)
+    return ResponseName(*_name(calls, history), is_open)
 
 
 def _joined(parts: Sequence[_Part], history: History, notes: Notes) -> list[_Turn]:
@@ -419,7 +415,7 @@ def _length(parts: Sequence[_Part], at: int, history: History, notes: Notes) -> 
         some = parts[at : at + count]
         calls = [call for part in some for call in part.calls]
         is_open = any(part.is_open for part in some)
-        if is_open and _name(calls, history) in notes:
+        if is_open and _name(calls, history)[0] in notes:
             return count
     return 1
 

@@ -50,9 +50,10 @@ class TurnOptions(msgspec.Struct, frozen=True, gc=False):
         return self.only is None or tool in self.only
 
 
-@functools.lru_cache(maxsize=4_096)
-def session_key(tenant: str, session: str) -> str:
-    """The digest by which Redis keys name a session."""
+@functools.lru_cache(maxsize=4_096, typed=True)
+def session_key(tenant: str, session: Any) -> str:
+    """The digest by which Redis keys name a session. Raises ValueError for an invalid name."""
+    require_name("session", session)
     return encoding.digest([tenant, session])
 
 

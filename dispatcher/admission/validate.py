@@ -68,7 +68,13 @@ def validate(
         call = msgspec.structs.replace(call, arguments={offer.spec.text_input: call.text})
     if seen is not None:
         return rejected(call, Code.LOOP, texts.loop(call.name, seen, wording), wording)
-    return _checked(call, offer, wording, repairs=repairs)
+    try:
+        problems = () if offer.validator is None else offer.validator.problems(call.arguments)
+        if not problems:
+            return call, offer
+        return _repaired_or_rejected(call, offer, problems, wording, repairs=repairs)
+    except Exception:  # noqa: BLE001 - it is logged, and never raised for what a model sent
+        return _unchecked(call, wording)
 
 
 def _not_offered(call: ToolCall, names: Sequence[str], wording: Wording) -> str:
@@ -92,22 +98,13 @@ def _shown(
     return sorted(offered_name(name, format) for name in shown)
 
 
-def _checked(
-    call: ToolCall, offer: Offer, wording: Wording, *, repairs: bool
-) -> Accepted | ToolResult:
-    if offer.validator is None:
-        return call, offer
-    try:
-        problems = offer.validator.problems(call.arguments)
-        if not problems:
-            return call, offer
-        return _repaired_or_rejected(call, offer, problems, wording, repairs=repairs)
-    except Exception:
-        if not encoding.is_json(call.arguments):  # a host may have combined them
-            flaw = Flaw(Code.UNPARSEABLE, "no_json_value")
-            return rejected(call, flaw.code, texts.flawed(flaw, wording), wording)
-        log.exception("arguments_not_checked tool=%s call=%s", call.name, call.id)
-        return rejected(call, Code.INTERNAL, wording.words.not_checked, wording)
+def _unchecked(call: ToolCall, wording: Wording) -> ToolResult:
+    """The rejection of a call whose check failed with an exception."""
+    if not encoding.is_json(call.arguments):  # a host may have combined them
+        flaw = Flaw(Code.UNPARSEABLE, "no_json_value")
+        return rejected(call, flaw.code, texts.flawed(flaw, wording), wording)
+    log.exception("arguments_not_checked tool=%s call=%s", call.name, call.id)
+    return rejected(call, Code.INTERNAL, wording.words.not_checked, wording)
 
 
 def _unusable(

@@ -25,27 +25,29 @@ class Awaited(Protocol):
 class CountdownLatch:
     """Opens when every call that it holds is answered: one future for a whole stage of a turn."""
 
-    __slots__ = ("_is_interrupted", "_left", "_open")
+    __slots__ = ("_is_interrupted", "_open", "left")
 
     def __init__(self, pendings: Iterable[Awaited]) -> None:
-        self._left = 0
+        self.left = 0
+        """How many calls have no answer yet."""
         self._is_interrupted = False
         self._open: asyncio.Future[None] | None = None
         for pending in pendings:
             if pending.outcome is None:
                 pending.latches.append(self)
-                self._left += 1
+                self.left += 1
 
     def release(self) -> None:
         """Note that one call was answered."""
-        self._left -= 1
-        if self._left == 0 and self._open is not None and not self._open.done():
+        self.left -= 1
+        if self.left == 0 and self._open is not None and not self._open.done():
             self._open.set_result(None)
 
     def interrupt(self) -> None:
         """Wake the waiter, because a call has to wait for approval and the timeout changes."""
-        self._is_interrupted = True
-        if self._open is not None and not self._open.done():
+        if self._open is None or self._open.done():
+            self._is_interrupted = True
+        else:
             self._open.set_result(None)
 
     def was_interrupted(self) -> bool:
@@ -53,13 +55,12 @@ class CountdownLatch:
         was_interrupted, self._is_interrupted = self._is_interrupted, False
         return was_interrupted
 
-    async def wait(self) -> bool:
-        """Return True once all calls are answered; False if the wait was interrupted.
+    def opening(self) -> "asyncio.Future[None]":
+        """A future that ends once all calls are answered, or with an interruption.
 
-        Cancelling the wait does not affect the calls.
+        Cancelling it does not affect the calls.
         """
-        if self._left and not self._is_interrupted:
-            self._open = asyncio.get_running_loop().create_future()
-            await self._open
-        self._is_interrupted = False
-        return not self._left
+        self._open = asyncio.get_running_loop().create_future()
+        if not self.left or self.was_interrupted():
+            self._open.set_result(None)
+        return self._open

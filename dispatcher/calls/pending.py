@@ -482,17 +482,13 @@ class Pending(msgspec.Struct, eq=False):
         latch = CountdownLatch([self])
         try:
             async with asyncio.timeout(seconds):
-                while not await latch.wait():
-                    pass
+                while latch.left:
+                    await latch.opening()
         except TimeoutError:
             pass
         finally:
             if latch in self.latches:
                 self.latches.remove(latch)
-
-    def asked_at(self, now: float, server_now: float) -> float:
-        """When it was asked for at the earliest, by the server's clock."""
-        return server_now - (now - (self.turn_began or self.began)) - CLOCK_MARGIN_SECONDS
 
     def opening(self, now: float, server_now: float) -> Opening:
         """The fields of its ledger record; `server_now` is the server's time."""
@@ -504,7 +500,7 @@ class Pending(msgspec.Struct, eq=False):
             wait=max(0.001, self.start_by - now),
             deadline=deadline,
             keep=deadline + self.keep,
-            asked_at=self.asked_at(now, server_now),
+            asked_at=server_now - (now - (self.turn_began or self.began)) - CLOCK_MARGIN_SECONDS,
             again=self.again,
             approved=self.message.approval is not None and not self.retries,
         )

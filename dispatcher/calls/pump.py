@@ -16,6 +16,9 @@ class Pump:
         self._services = services
         self._calls = calls
         self._shared = PumpState()
+        settings = services.settings
+        self._few = min(settings.waiting_per_session, settings.waiting_per_dispatcher)
+        """While fewer calls than this wait, there is room for any session's."""
 
     @property
     def waiting(self) -> int:
@@ -29,7 +32,8 @@ class Pump:
 
     def submit(self, pending: Pending) -> None:
         """Take a call; answer `exception.overloaded` at once if there is no room for it."""
-        if self._has_room(pending):
+        has_room = self._shared.waiting < self._few and not self._services.transport.is_full
+        if has_room or self._has_room(pending):
             self.queue_of(pending).submit(pending)
 
     def hold(self, pending: Pending, *, always: bool = False) -> bool:

@@ -228,7 +228,8 @@ class QueuePump:
         if line.waiting or line.in_flight or line.in_ring:
             return
         self._lines.pop(name, None)
-        self._shared.forget_if_empty(name)
+        if not line.session.waiting and not line.session.in_flight:
+            self._shared.sessions.pop(name, None)
 
     def has_room(self, name: str) -> None:
         """Send this session's next call: it may have one more in flight."""
