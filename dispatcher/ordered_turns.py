@@ -284,7 +284,7 @@ class OrderedTurns:
         for pending in pendings:
             if pending.spec.effects is not Effects.WRITE:
                 continue
-            since = turn_began if pending.outcome == forgotten() else pending.ended
+            since = turn_began if pending.outcome == forgotten() else pending.answered_at
             if not await self._in_flight.end_of_write(pending, since):
                 return pending.call.name
         return None

@@ -71,7 +71,7 @@ class Results:
         if pending.shared_as:
             equal = texts.shared(pending.shared_as, pending.age, self._wording)
             note = " ".join(filter(None, (note, equal)))
-        outcome, ended = pending.outcome, pending.ended
+        outcome, ended = pending.outcome, pending.answered_at
         timeout, since = pending.message.timeout, pending.began
         if own_end is not None:
             (outcome, timeout, since), ended = own_end, time.monotonic()

@@ -20,12 +20,12 @@ _LONGEST_SECONDS = 100 * 365 * 86_400
 class TurnOptions(msgspec.Struct, frozen=True, gc=False):
     """The options that the calls of one dispatch share.
 
-    The pump is fair between values of `line`.
+    Queues are fair between flows: sessions, or turns without one.
     """
 
     id: str | None
     session: str | None
-    line: str
+    flow: str
     session_key: str = ""
     """The digest of tenant and session, by which Redis keys name the session; empty without one."""
     context: dict[str, Any] | None = None
@@ -159,7 +159,7 @@ def turn_options(
     return TurnOptions(
         id=turn,
         session=session,
-        line=session or new_nonce(),
+        flow=session or new_nonce(),
         session_key="" if session is None else session_key(settings.tenant, session),
         context=dict(context) if context else None,
         context_bytes=size,

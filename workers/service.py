@@ -129,8 +129,8 @@ class WorkerService:
         )
 
     @property
-    def lanes(self) -> list[QueueChannel]:
-        """A lane per kind: its queues, with a prefetch of its slots plus one batch."""
+    def channels(self) -> list[QueueChannel]:
+        """A channel per run mode: its queues, with a prefetch of its slots plus one batch."""
         return [
             QueueChannel(
                 tuple(name for queue in self._queues for name in self._queues_of(queue, kind)),

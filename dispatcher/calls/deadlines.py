@@ -71,28 +71,28 @@ class Deadlines:
         self._calls = calls
         # Queue waits end in the order in which they began, so one timer serves them all: a timer
         # for each costs more than all other deadline work of a call that is answered soon.
-        self._line: dict[Pending, None] = {}
-        self._line_timer: asyncio.TimerHandle | None = None
+        self._queue_waits: dict[Pending, None] = {}
+        self._queue_wait_timer: asyncio.TimerHandle | None = None
         self._due: dict[CloseReason, list[Pending]] = {reason: [] for reason in _ASKED_FOR}
         self._turns = {reason: asyncio.Semaphore(_GROUPS_AT_ONCE) for reason in _ASKED_FOR}
         self._closing = BackgroundTasks()
 
     def watch(self, pending: Pending, *, alone: bool = False) -> None:
         """Enforce a call's deadlines. `alone`: with a timer of its own for its queue wait."""
-        last = next(reversed(self._line), None)
+        last = next(reversed(self._queue_waits), None)
         if alone:
             self._at(pending.start_by, self._queue_wait_over, pending)
             return
         if last is not None and pending.start_by < last.start_by:
             self._at(pending.start_by, self._queue_wait_over, pending)
             return
-        self._line[pending] = None
-        if self._line_timer is None:
+        self._queue_waits[pending] = None
+        if self._queue_wait_timer is None:
             self._wait_for_head()
 
     def watch_approval(self, pending: Pending) -> None:
         """Enforce the deadlines of a call that a person has to approve by its `start_by`."""
-        self._line.pop(pending, None)
+        self._queue_waits.pop(pending, None)
         ends_at = min(pending.start_by, pending.deadline - _AHEAD_SECONDS)
         self._at(ends_at, self.close_unapproved, pending)
 
@@ -122,7 +122,7 @@ class Deadlines:
 
     def forget(self, pending: Pending) -> None:
         """Stop enforcing a call's deadlines."""
-        self._line.pop(pending, None)
+        self._queue_waits.pop(pending, None)
         if pending.timer is not None:
             pending.timer.cancel()
 
@@ -156,28 +156,28 @@ class Deadlines:
 
     def close(self) -> None:
         """Stop every background task."""
-        if self._line_timer is not None:
-            self._line_timer.cancel()
+        if self._queue_wait_timer is not None:
+            self._queue_wait_timer.cancel()
         self._closing.cancel()
 
     def _wait_for_head(self) -> None:
-        head = next(iter(self._line), None)
-        self._line_timer = None
+        head = next(iter(self._queue_waits), None)
+        self._queue_wait_timer = None
         if head is not None:
             loop = asyncio.get_running_loop()
             delay = max(0.0, head.start_by - time.monotonic())
-            self._line_timer = loop.call_later(delay, self._heads_are_due)
+            self._queue_wait_timer = loop.call_later(delay, self._heads_are_due)
 
     def _heads_are_due(self) -> None:
         now = time.monotonic()
         due: list[Pending] = []
-        for pending in self._line:
+        for pending in self._queue_waits:
             if pending.start_by > now:
                 break
             due.append(pending)
         try:
             for pending in due:
-                del self._line[pending]
+                del self._queue_waits[pending]
                 self._queue_wait_over(pending)
         finally:
             self._wait_for_head()  # in any case: without this timer no queue wait would end

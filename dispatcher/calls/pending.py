@@ -93,7 +93,8 @@ class Pending(msgspec.Struct, eq=False):
     spec: ToolSpec
     message: CallMessage
     queue: str
-    line: str
+    flow: str
+    """Its session, or itself without one: queues are fair between flows."""
     size: int
     start_by: float
     deadline: float
@@ -101,7 +102,7 @@ class Pending(msgspec.Struct, eq=False):
     began: float = msgspec.field(default_factory=time.monotonic)
     turn_began: float = 0.0
     """When its turn was dispatched; 0 if it is not of this dispatcher's turns."""
-    ended: float = 0.0
+    answered_at: float = 0.0
     outcome: Outcome | None = None
     latches: "list[Waiter]" = msgspec.field(default_factory=list)
     stage: Stage = Stage.NEW
@@ -200,7 +201,7 @@ class Pending(msgspec.Struct, eq=False):
     @property
     def seconds(self) -> float:
         """The seconds from its acceptance to its answer."""
-        return self.ended - self.began
+        return self.answered_at - self.began
 
     @property
     def queued_seconds(self) -> float:
@@ -468,7 +469,7 @@ class Pending(msgspec.Struct, eq=False):
         if outcome.code is Code.EXPIRED and self.ran_before is not None:
             outcome = self.ran_before
         self.outcome = outcome
-        self.ended = time.monotonic()
+        self.answered_at = time.monotonic()
         for latch in self.latches:
             latch.release()
         if self.work is not None:

@@ -43,22 +43,22 @@ class Pump:
         """
         has_room = always or self._has_room(pending)
         if has_room:
-            self._shared.hold(pending.line, 1)
+            self._shared.hold(pending.flow, 1)
         return has_room
 
     def remove_held(self, pending: Pending) -> None:
         """Stop counting a held call as waiting."""
-        self._shared.hold(pending.line, -1)
-        self._shared.forget_if_empty(pending.line)
+        self._shared.hold(pending.flow, -1)
+        self._shared.forget_if_empty(pending.flow)
 
     def admit(self, pending: Pending) -> None:
         """Queue a call that was held."""
-        self._shared.hold(pending.line, -1)
+        self._shared.hold(pending.flow, -1)
         self.submit(pending)
-        self._shared.forget_if_empty(pending.line)
+        self._shared.forget_if_empty(pending.flow)
 
     def _has_room(self, pending: Pending) -> bool:
-        settings, session = self._services.settings, self._shared.sessions.get(pending.line)
+        settings, session = self._services.settings, self._shared.sessions.get(pending.flow)
         if self._services.transport.is_full:
             self._calls.refuse(pending, server_full(_RETRY_AFTER_SECONDS))
             return False

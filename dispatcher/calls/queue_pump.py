@@ -30,7 +30,7 @@ class Session(msgspec.Struct, eq=False, gc=False):
     in_flight: int = 0
 
 
-class _Line(msgspec.Struct, eq=False):
+class _Flow(msgspec.Struct, eq=False):
     """One session's calls for one queue."""
 
     session: Session
@@ -62,10 +62,10 @@ class PumpState:
         if session is not None and not session.waiting and not session.in_flight:
             del self.sessions[name]
 
-    def has_room(self, line: str) -> None:
+    def has_room(self, flow: str) -> None:
         """A call of this session has left: send its other calls, on any queue."""
         for queue in self.queues.values():
-            queue.has_room(line)
+            queue.has_room(flow)
 
     def slots(self, queue: str) -> list[int]:
         """The slots of each live worker of a queue."""
@@ -103,7 +103,7 @@ class QueuePump:
         self._in_flight = 0
         largest = BATCH_CALLS[run_in]
         self._batch_sizing = BatchSizing(largest=largest, first=_FIRST_BATCH[run_in])
-        self._lines: dict[str, _Line] = {}
+        self._flows: dict[str, _Flow] = {}
         self._ring: deque[str] = deque()
         self._sending: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -121,13 +121,13 @@ class QueuePump:
 
     def submit(self, pending: Pending) -> None:
         """Queue a call behind the others of its session."""
-        line = self._line(pending.line)
+        flow = self._flow(pending.flow)
         pending.to(Stage.WAITING)
-        line.waiting[pending] = None
+        flow.waiting[pending] = None
         self._waiting += 1
         self._shared.waiting += 1
-        line.session.waiting += 1
-        self._join_ring(pending.line, line)
+        flow.session.waiting += 1
+        self._join_ring(pending.flow, flow)
         if self._sending is None:
             self.wake()
 
@@ -146,10 +146,10 @@ class QueuePump:
 
     def move_to_background(self, pending: Pending) -> None:
         """Note that the call moves to the background, which makes room in its session."""
-        line = self._lines.get(pending.line)
-        if line is not None and not pending.in_background and pending.is_in_flight:
-            line.session.in_flight -= 1
-            self._shared.has_room(pending.line)
+        flow = self._flows.get(pending.flow)
+        if flow is not None and not pending.in_background and pending.is_in_flight:
+            flow.session.in_flight -= 1
+            self._shared.has_room(pending.flow)
 
     def _leave_queue(self, pending: Pending, stage: Stage) -> None:
         was_unstarted = pending.is_unstarted
@@ -161,7 +161,7 @@ class QueuePump:
         """Why a call that waits here was not sent: `concurrency`, `session_limit` or `workers`."""
         if self.cap is not None and self._in_flight >= self.cap:
             return "concurrency"
-        session = self._shared.sessions.get(pending.line)
+        session = self._shared.sessions.get(pending.flow)
         is_limited = session is not None and session.in_flight >= self._most_in_flight
         return "session_limit" if is_limited else "workers"
 
@@ -171,23 +171,23 @@ class QueuePump:
             return
         if pending.stage is Stage.WAITING:
             self._stop_waiting(pending)
-        line = self._line(pending.line)
-        self._count_in_flight(line, 1, of_session=not pending.in_background)
+        flow = self._flow(pending.flow)
+        self._count_in_flight(flow, 1, of_session=not pending.in_background)
         pending.to(Stage.QUEUED)
         self._unstarted += 1
 
     def leave(self, pending: Pending) -> None:
         """Remove a published call that moves to another queue."""
-        line = self._lines[pending.line]
+        flow = self._flows[pending.flow]
         self._unstarted -= pending.is_unstarted
-        self._count_in_flight(line, -1, of_session=not pending.in_background)
-        self._forget_if_empty(pending.line, line)
+        self._count_in_flight(flow, -1, of_session=not pending.in_background)
+        self._forget_if_empty(pending.flow, flow)
         self.wake()
 
     def enter(self, pending: Pending) -> None:
         """Add a published call that comes from another queue."""
-        line = self._line(pending.line)
-        self._count_in_flight(line, 1, of_session=not pending.in_background)
+        flow = self._flow(pending.flow)
+        self._count_in_flight(flow, 1, of_session=not pending.in_background)
         self._unstarted += pending.is_unstarted
 
     def published_again(self, pending: Pending) -> None:
@@ -202,62 +202,62 @@ class QueuePump:
         if pending.stage is Stage.WAITING:
             self._stop_waiting(pending)
             return
-        line = self._lines[pending.line]
+        flow = self._flows[pending.flow]
         self._unstarted -= pending.stage in UNSTARTED
         if pending.outcome is not None:
             self._batch_sizing.note(pending.outcome)
-        line.in_flight -= 1
-        line.session.in_flight -= not pending.in_background
+        flow.in_flight -= 1
+        flow.session.in_flight -= not pending.in_background
         self._in_flight -= 1
-        self._forget_if_empty(pending.line, line)
-        if line.session.waiting:
-            self._shared.has_room(pending.line)
+        self._forget_if_empty(pending.flow, flow)
+        if flow.session.waiting:
+            self._shared.has_room(pending.flow)
         if self._sending is None:
             self.wake()
 
-    def _line(self, name: str) -> _Line:
-        line = self._lines.get(name)
-        if line is None:
+    def _flow(self, name: str) -> _Flow:
+        flow = self._flows.get(name)
+        if flow is None:
             sessions = self._shared.sessions
             if (session := sessions.get(name)) is None:
                 session = sessions[name] = Session()
-            line = self._lines[name] = _Line(session)
-        return line
+            flow = self._flows[name] = _Flow(session)
+        return flow
 
-    def _forget_if_empty(self, name: str, line: _Line) -> None:
-        if line.waiting or line.in_flight or line.in_ring:
+    def _forget_if_empty(self, name: str, flow: _Flow) -> None:
+        if flow.waiting or flow.in_flight or flow.in_ring:
             return
-        self._lines.pop(name, None)
-        if not line.session.waiting and not line.session.in_flight:
+        self._flows.pop(name, None)
+        if not flow.session.waiting and not flow.session.in_flight:
             self._shared.sessions.pop(name, None)
 
     def has_room(self, name: str) -> None:
         """Send this session's next call: it may have one more in flight."""
-        line = self._lines.get(name)
-        if line is not None and line.waiting and not line.in_ring:
-            self._join_ring(name, line)
+        flow = self._flows.get(name)
+        if flow is not None and flow.waiting and not flow.in_ring:
+            self._join_ring(name, flow)
             self.wake()
 
     def _stop_waiting(self, pending: Pending) -> None:
-        line = self._line(pending.line)
-        self._remove_waiting(line, pending)
-        self._forget_if_empty(pending.line, line)
+        flow = self._flow(pending.flow)
+        self._remove_waiting(flow, pending)
+        self._forget_if_empty(pending.flow, flow)
 
-    def _join_ring(self, name: str, line: _Line) -> None:
-        if not line.in_ring and line.session.in_flight < self._most_in_flight:
-            line.in_ring = True
+    def _join_ring(self, name: str, flow: _Flow) -> None:
+        if not flow.in_ring and flow.session.in_flight < self._most_in_flight:
+            flow.in_ring = True
             self._ring.append(name)
 
-    def _remove_waiting(self, line: _Line, pending: Pending) -> None:
-        line.waiting.pop(pending, None)
+    def _remove_waiting(self, flow: _Flow, pending: Pending) -> None:
+        flow.waiting.pop(pending, None)
         self._waiting -= 1
         self._shared.waiting -= 1
-        line.session.waiting -= 1
+        flow.session.waiting -= 1
 
-    def _count_in_flight(self, line: _Line, change: int, *, of_session: bool) -> None:
-        line.in_flight += change
+    def _count_in_flight(self, flow: _Flow, change: int, *, of_session: bool) -> None:
+        flow.in_flight += change
         self._in_flight += change
-        line.session.in_flight += change if of_session else 0
+        flow.session.in_flight += change if of_session else 0
 
     def _may_send(self) -> bool:
         """Whether to send now instead of collecting more.
@@ -289,42 +289,42 @@ class QueuePump:
         too_late = time.monotonic() + min(_TOO_LATE_SECONDS, settings.queue_timeout / 4)
         while self._ring and len(taken) < self._next_size and size < _BATCH_BYTES:
             name = self._ring.popleft()
-            line = self._lines[name]
-            line.in_ring = False
-            if line.session.in_flight >= self._most_in_flight:
+            flow = self._flows[name]
+            flow.in_ring = False
+            if flow.session.in_flight >= self._most_in_flight:
                 continue  # its calls on another queue took its place
-            pending = self._first(line, too_late)
+            pending = self._first(flow, too_late)
             if pending is None:
-                self._forget_if_empty(name, line)
+                self._forget_if_empty(name, flow)
                 continue
             if taken and size + pending.size > _BATCH_BYTES:
-                line.in_ring = True
+                flow.in_ring = True
                 self._ring.appendleft(name)
                 break
-            self._remove_waiting(line, pending)
-            line.in_flight += 1
-            line.session.in_flight += not pending.in_background
+            self._remove_waiting(flow, pending)
+            flow.in_flight += 1
+            flow.session.in_flight += not pending.in_background
             self._in_flight += 1
             self._unstarted += 1
             pending.to(Stage.PUBLISHING)
             size += pending.size
             taken.append(pending)
-            if line.waiting:
-                self._join_ring(name, line)
+            if flow.waiting:
+                self._join_ring(name, flow)
         return taken
 
-    def _first(self, line: _Line, too_late: float) -> Pending | None:
+    def _first(self, flow: _Flow, too_late: float) -> Pending | None:
         """The first of a session's calls that may be sent; removes those that may not.
 
         A call that no worker could start in time expires in place; a cancelled call is about to
         end.
         """
-        while line.waiting:
-            pending = next(iter(line.waiting))
+        while flow.waiting:
+            pending = next(iter(flow.waiting))
             denial = self._calls.denial(pending)
             if denial is None and pending.start_by > too_late and not pending.is_abandoned:
                 return pending
-            del line.waiting[pending]
+            del flow.waiting[pending]
             if denial is not None and not pending.is_abandoned:
                 self._calls.refuse(pending, denial)
         return None

@@ -56,7 +56,7 @@ class _Group:
     """The calls that wait under the same limits, by session."""
 
     limits: tuple[Limit, ...]
-    lines: OrderedDict[str, OrderedDict[Pending, None]] = field(default_factory=OrderedDict)
+    flows: OrderedDict[str, OrderedDict[Pending, None]] = field(default_factory=OrderedDict)
     free_at: float = 0.0
     """When a place may be free, on the monotonic clock."""
     full: Limit | None = None
@@ -70,13 +70,13 @@ class _Group:
     def in_turn(self) -> Iterator[Pending]:
         """Yield one call of each session in turn, as many as may be started in one window."""
         left = min(_AT_ONCE, *(limit.rate.most for limit in self.limits))
-        lines = deque(iter(line) for line in islice(self.lines.values(), left))
-        while lines and left:
-            line = lines.popleft()
-            pending = next(line, None)
+        flows = deque(iter(flow) for flow in islice(self.flows.values(), left))
+        while flows and left:
+            flow = flows.popleft()
+            pending = next(flow, None)
             if pending is not None:
                 left -= 1
-                lines.append(line)
+                flows.append(flow)
                 yield pending
 
     def soonest(self, ahead: int) -> float:
@@ -132,11 +132,11 @@ class RateGate:
         group = self._groups.get(limits)
         if group is None:
             group = self._groups[limits] = _Group(limits)
-        line = group.lines.setdefault(pending.line, OrderedDict())
-        line[pending] = None
+        flow = group.flows.setdefault(pending.flow, OrderedDict())
+        flow[pending] = None
         if not group.has_to_wait:
             self._may_ask(group)
-        elif self._is_late(group, soonest := group.soonest(len(line) - 1), pending):
+        elif self._is_late(group, soonest := group.soonest(len(flow) - 1), pending):
             self._refuse(group, pending, soonest)
 
     def ended(self, pending: Pending) -> None:
@@ -178,8 +178,8 @@ class RateGate:
         waiting = [
             pending
             for group in self._groups.values()
-            for line in group.lines.values()
-            for pending in line
+            for flow in group.flows.values()
+            for pending in flow
             if pending.may_be_known and not _is_sent(pending)
         ]
         if not waiting:
@@ -220,12 +220,12 @@ class RateGate:
     def _take_out(self, pending: Pending, limited: RateLimited) -> None:
         limited.waits = False
         group = self._groups[limited.limits]
-        line = group.lines[pending.line]
-        del line[pending]
-        if line:
+        flow = group.flows[pending.flow]
+        del flow[pending]
+        if flow:
             return
-        del group.lines[pending.line]
-        if not group.lines:
+        del group.flows[pending.flow]
+        if not group.flows:
             del self._groups[limited.limits]
             self._ready.pop(group, None)
             if group.timer is not None:
@@ -324,8 +324,8 @@ class RateGate:
         elif verdict.may_go:
             group = self._groups[limits]
             self._take_out(pending, limited)
-            if pending.line in group.lines:
-                group.lines.move_to_end(pending.line)
+            if pending.flow in group.flows:
+                group.flows.move_to_end(pending.flow)
             limited.has_places = not verdict.is_known
             if verdict.is_known:
                 pending.limited = None
@@ -346,14 +346,14 @@ class RateGate:
         if self._refuses or now - group.looked_at >= _LOOK_SECONDS:
             group.looked_at = now
             self._refuse_late(group)
-        if group.lines:
+        if group.flows:
             pause = min(max(verdict.seconds, _SHORTEST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
             loop = asyncio.get_running_loop()
             group.timer = loop.call_later(pause, self._may_ask, group)
 
     def _refuse_late(self, group: _Group) -> None:
-        for line in list(group.lines.values()):
-            for ahead, pending in enumerate(list(line)):
+        for flow in list(group.flows.values()):
+            for ahead, pending in enumerate(list(flow)):
                 if self._is_late(group, soonest := group.soonest(ahead), pending):
                     self._refuse(group, pending, soonest)
 

@@ -195,7 +195,7 @@ class RunSharing:
             since = max(since, run.start_by)
         patient = [asker for asker in share.askers if asker.start_by > since]
         if outcome.code is Code.OVERLOADED:  # another session may have room
-            patient = [a for a in patient if a.line != run.line and not share.was_refused]
+            patient = [a for a in patient if a.flow != run.flow and not share.was_refused]
             share.was_refused = True
         return patient
 

@@ -51,7 +51,7 @@ class WorkerApp(Celery):
     """A Celery application with the service that its pool passes messages to."""
 
     service: WorkerService
-    lanes: Sequence[QueueChannel]
+    channels: Sequence[QueueChannel]
     has_own_broker: bool
     """Whether the broker is another server than the ledger's."""
     log_cls = "toolpool.workers.celery.app:PoolLogging"
@@ -59,12 +59,12 @@ class WorkerApp(Celery):
 
 
 def make_app(
-    settings: Settings, service: WorkerService, lanes: Sequence[QueueChannel]
+    settings: Settings, service: WorkerService, channels: Sequence[QueueChannel]
 ) -> WorkerApp:
     """Configure Celery as a fast, lossy, duplicating transport: the ledger gives the guarantees."""
     app = WorkerApp("toolpool", set_as_current=False)
     app.service = service
-    app.lanes = lanes
+    app.channels = channels
     app.has_own_broker = bool(settings.broker_url)
     app.steps["consumer"].add(QueueChannels)
     app.conf.update(
@@ -74,8 +74,8 @@ def make_app(
         broker_connection_max_retries=None,
         # A demoted primary answers with errors: reconnect, and let running calls continue.
         broker_channel_error_retry=True,
-        task_queues=[Queue(name) for name in lanes[0].queues],
-        task_default_queue=lanes[0].queues[0],
+        task_queues=[Queue(name) for name in channels[0].queues],
+        task_default_queue=channels[0].queues[0],
         task_acks_late=True,
         task_reject_on_worker_lost=False,
         task_ignore_result=True,
@@ -162,11 +162,11 @@ def run_worker(
     _silence_celery()
     try:
         service.start()
-        app = make_app(settings, service, service.lanes)
+        app = make_app(settings, service, service.channels)
         worker = app.Worker(
             pool_cls=ToolPool,
             consumer_cls=Inbox,
-            concurrency=service.lanes[0].window,
+            concurrency=service.channels[0].window,
             hostname=f"toolpool@{service.id}",
             loglevel="WARNING",
             quiet=True,

@@ -4,7 +4,6 @@ A worker holds messages back while their kind has no free slot. In one shared wi
 for busy threads would block the messages of every other kind.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +25,7 @@ class QueueChannel:
 
 
 class QueueChannels(bootsteps.StartStopStep):
-    """Consumes all lanes but the first, which Celery's own consumer handles."""
+    """Consumes all channels but the first, which Celery's own consumer handles."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -36,8 +35,8 @@ class QueueChannels(bootsteps.StartStopStep):
         self._was_started = False
 
     def start(self, c: Any) -> None:
-        """Open a channel for each lane. Called again after a lost connection."""
-        self._consumers = [self._consume(c, lane) for lane in _others(c.app.lanes)]
+        """Open the channels. Called again after a lost connection."""
+        self._consumers = [self._consume(c, wanted) for wanted in c.app.channels[1:]]
         if self._was_started and c.app.has_own_broker:  # else `server_back` says it
             lines.warning("broker_back: messages are taken again", extra=logs.CHANGE)
             logs.forget_library_repeats()  # another loss is logged again
@@ -55,18 +54,14 @@ class QueueChannels(bootsteps.StartStopStep):
             ignore_errors(c, consumer.close)
         self._consumers = []
 
-    def _consume(self, c: Any, lane: QueueChannel) -> Any:
+    def _consume(self, c: Any, wanted: QueueChannel) -> Any:
         channel = c.connection.channel()
-        channel.basic_qos(0, lane.window, c.qos_global)
+        channel.basic_qos(0, wanted.window, c.qos_global)
         consumer = c.app.amqp.TaskConsumer(
             channel,
-            queues=[Queue(name) for name in lane.queues],
+            queues=[Queue(name) for name in wanted.queues],
             on_decode_error=c.on_decode_error,
         )
         consumer.on_message = c.create_task_handler()
         consumer.consume()
         return consumer
-
-
-def _others(lanes: Sequence[QueueChannel]) -> Sequence[QueueChannel]:
-    return lanes[1:]

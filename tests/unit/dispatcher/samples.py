@@ -36,7 +36,7 @@ from toolpool.dispatcher.transports.memory import MemoryTransport
 def pending(
     key: str,
     *,
-    line: str = "s-1",
+    flow: str = "s-1",
     run_in: RunIn = RunIn.LOOP,
     size: int = 10,
     wait: float = 10.0,
@@ -63,7 +63,7 @@ def pending(
             retries=spec.retries if spec.rerunnable else 0,
         ),
         queue=RedisKeys().queue(spec.queue, spec.run_in),
-        line=line,
+        flow=flow,
         size=size,
         start_by=now + wait,
         deadline=now + deadline,

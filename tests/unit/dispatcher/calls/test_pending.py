@@ -283,7 +283,7 @@ async def test_waiting_for_a_call_ends_with_its_answer() -> None:
     call.answer(DONE)
     assert await is_open(wait)
     assert call.outcome is DONE
-    assert call.began <= call.ended <= time.monotonic()
+    assert call.began <= call.answered_at <= time.monotonic()
 
 
 async def test_waiting_for_a_call_ends_with_the_time_given_and_leaves_no_trace() -> None:

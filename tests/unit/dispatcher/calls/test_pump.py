@@ -41,7 +41,7 @@ class Bench(Told):
 
     def submit(self, *keys: str, **options: Any) -> list[Pending]:
         """Calls named `session-number`."""
-        calls = [pending(key, line=key.split("-")[0], **options) for key in keys]
+        calls = [pending(key, flow=key.split("-")[0], **options) for key in keys]
         for call in calls:
             self.pump.submit(call)
         return calls
@@ -369,7 +369,7 @@ async def test_nothing_is_left_of_calls_that_are_answered(bench: Callable[..., B
         await turns(20)
     (queue,) = made.pump._shared.queues.values()
     assert (made.pump.waiting, queue._unstarted, queue._in_flight) == (0, 0, 0)
-    assert (queue._lines, list(queue._ring)) == ({}, [])
+    assert (queue._flows, list(queue._ring)) == ({}, [])
     assert sorted(made.sent) == sorted(call.key for call in calls)
 
 
@@ -429,10 +429,10 @@ async def test_a_call_changes_its_queue_with_its_count(bench: Callable[..., Benc
     await turns()
     made.pump.reroute(call, "elsewhere")
     known, other = made.pump._shared.queues[LOOP], made.pump.queue_of(call)
-    assert (known._unstarted, known._in_flight, known._lines) == (0, 0, {})
+    assert (known._unstarted, known._in_flight, known._flows) == (0, 0, {})
     assert (other._unstarted, other._in_flight) == (1, 1)
     made.resolve(call, Outcome(ok=True))
-    assert (other._unstarted, other._in_flight, other._lines) == (0, 0, {})
+    assert (other._unstarted, other._in_flight, other._flows) == (0, 0, {})
     assert made.pump._shared.sessions == {}
 
 
@@ -441,7 +441,7 @@ async def test_a_retry_that_was_not_sent_is_not_counted_as_sent(
 ) -> None:
     """Word that its first try was sent again may come when it is a retry by then."""
     made = bench(in_flight_per_session=1)
-    retry = pending("a-0", line="a")
+    retry = pending("a-0", flow="a")
     made.pump.queue_of(retry).published_again(retry)
     assert retry.stage is Stage.NEW
     _, waiting = made.submit("b-0", "b-1")
@@ -464,6 +464,6 @@ async def test_a_call_is_taken_back_once_from_wherever_it_was(
     made.pump.take_back(call)
     assert call.stage is Stage.NEW
     (queue,) = made.pump._shared.queues.values()
-    assert (queue._unstarted, queue._in_flight, queue._lines) == (0, 0, {})
+    assert (queue._unstarted, queue._in_flight, queue._flows) == (0, 0, {})
     made.resolve(call, Outcome(ok=True))
-    assert (queue._unstarted, queue._in_flight, queue._lines) == (0, 0, {})
+    assert (queue._unstarted, queue._in_flight, queue._flows) == (0, 0, {})

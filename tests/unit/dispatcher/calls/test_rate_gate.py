@@ -78,7 +78,7 @@ class Bench(Told):
         """Calls named `session-number` of a tool with a rate."""
         spec = ToolSpec(name="t", rate=rate, rate_per=per)
         calls = [
-            pending(key, line=(name := key.split("-")[0]), session=name, spec=spec, **more)
+            pending(key, flow=(name := key.split("-")[0]), session=name, spec=spec, **more)
             for key in keys
         ]
         for call in calls:
@@ -201,7 +201,7 @@ async def test_tools_take_turns_where_many_ask(monkeypatch: pytest.MonkeyPatch) 
     bench.submit("a-0", "a-1", "a-2", rate="9/h")
     spec = ToolSpec(name="u", rate="9/h")
     for n in range(3):
-        bench.gate.submit(pending(f"b-{n}", line="b", session="b", spec=spec))
+        bench.gate.submit(pending(f"b-{n}", flow="b", session="b", spec=spec))
     await eventually(lambda: len(bench.sent) == 6, "all are sent")
     assert [key[0] for key in bench.sent] == ["a", "b", "a", "b", "a", "b"]
 
@@ -220,7 +220,7 @@ async def test_one_tools_waiting_calls_hold_up_no_other_tool() -> None:
     bench = Bench()
     bench.submit(*(f"a-{n}" for n in range(10)), wait=10_000.0)
     await turns(10)
-    other = pending("a-other", line="a", session="a", spec=ToolSpec(name="u", rate="1/h"))
+    other = pending("a-other", flow="a", session="a", spec=ToolSpec(name="u", rate="1/h"))
     bench.gate.submit(other)
     await turns(10)
     assert bench.sent == ["a-0", "a-1", "a-other"]
@@ -238,9 +238,9 @@ async def test_sessions_and_tenants_have_limits_of_their_own() -> None:
     """Every call counts, whatever its tool; one without a session counts for the tenant alone."""
     bench = Bench(session_rate="3/h", tenant_rate="5/h")
     for key in ("a-0", "a-1", "b-0", "a-2", "a-3", "b-1", "b-2"):
-        line = key.split("-")[0]
+        flow = key.split("-")[0]
         spec = ToolSpec(name=f"tool{key}")
-        call = pending(key, line=line, session=line, spec=spec)
+        call = pending(key, flow=flow, session=flow, spec=spec)
         bench.calls[key] = call
         bench.gate.submit(call)
     await turns(10)
@@ -475,7 +475,7 @@ async def test_a_server_that_is_away_does_not_hold_up_the_end(
 def few(key: str, **more: Any) -> Pending:
     """A call of a tool that runs twice at once at most."""
     spec = ToolSpec(name="t", concurrency=2, concurrency_scope="fleet")
-    return pending(key, line=key.split("-")[0], session="s", spec=spec, **more)
+    return pending(key, flow=key.split("-")[0], session="s", spec=spec, **more)
 
 
 async def test_the_place_of_what_runs_is_kept_until_its_end(
@@ -515,7 +515,7 @@ async def test_places_that_nobody_gives_back_are_found() -> None:
 async def test_a_tool_may_be_under_a_rate_and_a_cap() -> None:
     bench = Bench()
     spec = ToolSpec(name="t", rate="3/h", concurrency=2, concurrency_scope="fleet")
-    calls = [pending(f"a-{n}", line="a", spec=spec, wait=10_000.0) for n in range(4)]
+    calls = [pending(f"a-{n}", flow="a", spec=spec, wait=10_000.0) for n in range(4)]
     for call in calls:
         bench.gate.submit(call)
     await turns(10)
