@@ -75,6 +75,8 @@ class People:
         self._acting: set[asyncio.Task[None]] = set()
         self.switched_off: list[tuple[str, float, float]] = []
         """Tool; monotonic: from when on it was confirmed to be off, and when that was undone."""
+        self.lost: list[tuple[float, float]] = []
+        """Monotonic: what was decided in between, the server has forgotten."""
 
     @property
     def decisions(self) -> int:
@@ -235,8 +237,11 @@ class People:
         return self.cases[key].tool if key in self.cases else ""
 
     def _is_obeyed(self, case: Case, answers: list[Answer]) -> bool:
-        """Whether every decision that was accepted is what came of the call."""
+        """Whether every decision that was accepted, and not lost, is what came of the call."""
         codes = {answer.code for answer in answers}
+        decided_at = case.decided_at or 0.0
+        if any(since <= decided_at <= until for since, until in self.lost):
+            return True
         if case.was(APPROVE, ACCEPTED) and case.was(DENY, ACCEPTED):
             return False
         if case.was(DENY, ACCEPTED):

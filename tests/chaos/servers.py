@@ -1,6 +1,7 @@
 """Servers that can be killed and started again at the same address, with the same data."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -80,6 +81,16 @@ class Server:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+
+    def keep_data(self) -> None:
+        """Keep a copy of its append-only file as it is now."""
+        shutil.rmtree(self.directory / "kept", ignore_errors=True)
+        shutil.copytree(self.directory / "appendonlydir", self.directory / "kept")
+
+    def restore_data(self) -> None:
+        """Put the copy in place of the file, while the server is not running."""
+        shutil.rmtree(self.directory / "appendonlydir")
+        (self.directory / "kept").rename(self.directory / "appendonlydir")
 
     def freeze(self) -> None:
         """SIGSTOP: connections stay open and nothing answers."""

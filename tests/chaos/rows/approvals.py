@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -151,6 +151,19 @@ class _Play:
             await self._scene.off_loop(self._server.start)
         self._stops.append((began, time.monotonic()))
 
+    async def lose(self) -> Collection[str]:
+        """Redis comes back without its last moment; whoever talked to it lives on."""
+        await self._scene.off_loop(self._server.keep_data)
+        since = time.monotonic()
+        await self._scene.pause(0.1, 1.0)
+        with self._scene.outage():
+            await self._scene.off_loop(self._server.kill)
+            self.people.lost.append((since, time.monotonic()))
+            await self._scene.off_loop(self._server.restore_data)
+            await self._scene.off_loop(self._server.start)
+        self._stops.append((since, time.monotonic()))
+        return ALL_MODES
+
     async def _jump(self) -> None:
         self._clock.offset += next(self._jumps)
 
@@ -178,6 +191,18 @@ class _Play:
 @row("approvals", short=6, long=96)
 async def approvals(scene: Scene) -> None:
     """People approve, deny and cancel while dispatchers, workers and Redis die and clocks jump."""
+    await _play(scene, lambda play: play.hurt, 2.0)
+
+
+@row("lost decisions", short=4, long=48)
+async def lost_decisions(scene: Scene) -> None:
+    """People approve, deny and cancel while Redis keeps coming back without its last moment."""
+    await _play(scene, lambda play: play.lose, 6.0)
+
+
+async def _play(
+    scene: Scene, fault: Callable[[_Play], Callable[[], Awaitable[Collection[str]]]], rest: float
+) -> None:
     clock = WallClock(scene.directory, "server")
     server = await scene.server(environment=clock.environment)
     settings = scene.settings(server.url, queue_timeout=_QUEUE_WAIT_SECONDS)
@@ -193,7 +218,7 @@ async def approvals(scene: Scene) -> None:
         asking = asyncio.ensure_future(play.ask_on())
         deciding = asyncio.ensure_future(people.decide(play.seen))
         await scene.recovered(count=False)
-        await scene.repeat(play.hurt, 0.5, 2.0)
+        await scene.repeat(fault(play), rest / 4, rest)
         asking.cancel()
         await play.end()
         deciding.cancel()
