@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from toolpool.contract import logs
 from toolpool.contract.envelope import ENDED_SAID_SECONDS, Envelope, WorkerLease
 from toolpool.contract.fleet_clock import DOUBT_SECONDS, FleetClock, elapsed, fleet_time
-from toolpool.contract.ledger.lua_scripts import LuaScript, script
+from toolpool.contract.ledger.lua_scripts import LuaScript, SeenEpochs, script
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
@@ -41,6 +41,7 @@ class Presence:
         self,
         *,
         client: "redis.Redis",
+        epochs: SeenEpochs,
         settings: Settings,
         envelope: Envelope,
         describe: Callable[[], WorkerLease],
@@ -49,6 +50,7 @@ class Presence:
         observers: WorkerObservers,
     ) -> None:
         self._client = client
+        self._epochs = epochs
         self._settings = settings
         self._envelope = envelope
         self._describe = describe
@@ -154,7 +156,7 @@ class Presence:
                     names.catalog,
                 ],
                 args=[
-                    self._worker,  # a unique value, if there is no epoch yet
+                    self._epochs.candidate,
                     self._worker,
                     self._lease(described),
                     int(self._settings.lease_ttl * 1000),
@@ -171,6 +173,7 @@ class Presence:
             elif not self.clock.is_disputed:
                 break
         self.epoch = epoch.decode(errors="replace")
+        self._epochs.saw(self.epoch)
         confirmed_before = self.renewed_at
         self.renewed_at = renewed_at  # after the epoch: readers of `renewed_at` see it
         self._back(confirmed_before)

@@ -152,6 +152,7 @@ class WorkerService:
         client = connection.open_sync(self._settings)
         self._presence = Presence(
             client=client,
+            epochs=self._epochs,
             settings=self._settings,
             envelope=self._envelope,
             describe=self._describe,
@@ -329,6 +330,7 @@ class WorkerService:
         client = connection.open_async(settings)
         await connection.require_fit_server(client, settings)
         scripts = LuaScripts(client)
+        self._epochs = scripts.epochs
         ledger = RedisLedger(
             scripts,
             self._names,

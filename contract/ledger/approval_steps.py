@@ -161,14 +161,20 @@ class RedisApprovals:
             asking.key,
             int(asking.was_lost),
         )
-        return _found(asking.key, answers[1:])
+        return self._found(asking.key, answers)
 
     async def read(
         self, key: str, *, now: float, unsent_in: str | None = None, attaches: bool = False
     ) -> ApprovalRecord:
         """Read a record."""
         marks, reply = self._names.ran_prefix, self._reply if attaches else ""
-        return _found(key, (await self._run(key, "read", now, unsent_in or "", marks, reply))[1:])
+        answers = await self._run(key, "read", now, unsent_in or "", marks, reply)
+        return self._found(key, answers)
+
+    def _found(self, key: str, answers: Sequence[Any]) -> ApprovalRecord:
+        epoch, *found = answers
+        self._scripts.epochs.saw(bytes(epoch).decode(errors="replace"))
+        return _found(key, found)
 
     async def decide(self, deciding: DecisionStep, *, now: float) -> str:
         """Approve or deny a waiting call; empty if done, else its state, or `gone`."""
@@ -218,7 +224,7 @@ class RedisApprovals:
         return await self._scripts.run(
             LuaScript.APPROVAL,
             [*self._shared, self._names.call(key)],
-            [what, self._scripts.epoch_candidate, round(now * 1000), *arguments],
+            [what, self._scripts.epochs.candidate, round(now * 1000), *arguments],
             give_up_at=time.monotonic() + _PATIENCE_SECONDS,
         )
 

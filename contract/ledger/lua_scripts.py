@@ -22,6 +22,7 @@ from toolpool.contract.server.redis_clients import mapped, removals, said
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
+_EPOCHS_AT_MOST = 4
 _DIGITS_OF_MS = 13
 """The digits of a date in milliseconds, until the year 2286."""
 REPLY_STREAM_MS = 7_200_000
@@ -149,13 +150,34 @@ def growing_pauses(longest: float, first: float = 0.1) -> Iterator[float]:
         first = min(2 * first, longest)
 
 
+class SeenEpochs:
+    """The server epochs that a process has seen; an earlier one must not come back.
+
+    A server that was left and is asked again has the same epoch as before, but none of the steps
+    that another server took meanwhile. So each step names the earlier epochs, and in one of these
+    the server begins a new epoch.
+    """
+
+    def __init__(self, word: str) -> None:
+        self._seen = [word]
+        self.candidate = word
+        """A unique word, for a server without an epoch, and the epochs that are over."""
+
+    def saw(self, epoch: str) -> None:
+        """Note the epoch of an answer."""
+        if epoch not in self._seen:
+            word, *earlier = self._seen
+            self._seen = [word, *earlier[-_EPOCHS_AT_MOST:], epoch]
+            self.candidate = " ".join(self._seen[:-1])
+
+
 class LuaScripts:
     """Runs steps on one Redis client (which must not decode responses)."""
 
     def __init__(self, client: "redis.asyncio.Redis") -> None:
         self._client = client
         self._scripts = {step: script(step) for step in LuaScript}
-        self.epoch_candidate = secrets.token_hex(8)
+        self.epochs = SeenEpochs(secrets.token_hex(8))
 
     async def run(
         self,

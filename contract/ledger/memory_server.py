@@ -254,7 +254,7 @@ class MemoryServer:
         now: float = 0.0,
     ) -> list[float | Refusal]:
         """Claim calls; answers the seconds left for each, or why it was refused."""
-        is_stale = switches not in (None, self.switch_version or self.epoch)
+        is_stale = switches not in (None, f"{self.epoch} {self.switch_version}")
         return [self._claim(claim, worker, is_stale=is_stale) for claim in claims]
 
     def _claim(self, claim: Claim, worker: str, *, is_stale: bool) -> float | Refusal:
@@ -287,8 +287,8 @@ class MemoryServer:
             return record.approval
         if record.until <= time.monotonic():
             return "expired"
-        if not self._may_go(record):
-            return "moved"
+        if self.epoch not in (record.epoch, record.goes_on):
+            return "moved"  # it may have been cancelled since
         if record.rerunnable and not claim.rerunnable and record.claims:
             return STARTED_OR_ENDED  # a release withdrew that it may run twice
         if is_stale:
@@ -306,7 +306,7 @@ class MemoryServer:
         if change is not None and states.get(change.field, b"") == change.before:
             states[change.field] = change.after
             self.switch_version = new_nonce()
-        return self.switch_version or self.epoch, dict(states)
+        return f"{self.epoch} {self.switch_version}", dict(states)
 
     async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:
         """Store outcomes; answers `first`, `late` or `gone` for each."""
@@ -408,13 +408,12 @@ class MemoryServer:
             if record.attempt > recovery.attempt:
                 is_next = record.attempt == recovery.attempt + 1 and self._may_go(record)
                 if is_next and recovery.next_message:
-                    record.until = until
+                    record.until, record.goes_on = until, self.epoch
                     self.put(queue, recovery.next_message)
                 return again(record.attempt)
-            if not self._may_go(record):
-                if not recovery.had_time:
-                    return MOVED
-                record.goes_on = self.epoch
+            if not self._may_go(record) and not recovery.had_time:
+                return MOVED
+            record.goes_on = self.epoch
             record.until, record.deadline = until, max(record.deadline, until)
             self.put(queue, recovery.message)
             return SENT
@@ -424,6 +423,7 @@ class MemoryServer:
             record.state, record.worker = "open", ""
             record.attempt += 1
             record.until, record.recovered = until, recovery.nonce
+            record.goes_on = self.epoch
             self.put(queue, recovery.next_message)
             return again(record.attempt)
         self.finish(record, recovery.nonce, recovery.keep, recovery.lost, reply)
@@ -467,8 +467,8 @@ class MemoryServer:
             return self._close_absent(closing, end)
         if record.state == "settled":
             return self._close_settled(record, closing, end)
-        is_sent = record.state in ("open", "claimed")
-        if end is CloseReason.REJECTED or (end is CloseReason.RETOLD and is_sent):
+        is_left = record.state == "claimed" or (record.state == "open" and not closing.unsent)
+        if end is CloseReason.REJECTED or (end is CloseReason.RETOLD and is_left):
             return running(record.worker) if record.state == "claimed" else record.state.encode()
         if record.state in ("waiting", "approved"):
             return self._close_unsent(record, closing, reply, end)
@@ -603,6 +603,7 @@ class MemoryServer:
             CloseReason.UNSTARTED: record.until - now,
             CloseReason.DEADLINE: record.deadline - now - _OTHERS_AHEAD_SECONDS,
             CloseReason.DENIED: 0.0,
+            CloseReason.RETOLD: 0.0,
         }
         return left[end] > 0 and self._others_live(record, reply, end)
 

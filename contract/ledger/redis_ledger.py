@@ -65,7 +65,7 @@ class RedisLedger:
         prefix = self._names.call_prefix
         keys = [self._names.epoch, queue, *[prefix + opening.key for opening in openings]]
         arguments: list[str | bytes | int] = [
-            self._scripts.epoch_candidate,
+            self._scripts.epochs.candidate,
             nonce,
             reply,
             message,
@@ -80,10 +80,10 @@ class RedisLedger:
             f"{round(opening.asked_at * 1000)} {opening.again:d} {opening.approved:d}"
             for opening in openings
         ]
-        epoch, *answers = await self._scripts.run(
-            LuaScript.OPEN, keys, arguments, give_up_at=give_up_at
-        )
-        return epoch.decode(errors="replace"), answers
+        answers = await self._scripts.run(LuaScript.OPEN, keys, arguments, give_up_at=give_up_at)
+        epoch = answers.pop(0).decode(errors="replace")
+        self._scripts.epochs.saw(epoch)
+        return epoch, answers
 
     async def close(
         self,
@@ -100,7 +100,7 @@ class RedisLedger:
         """
         keys = [self._names.epoch, *(self._names.call(c.key) for c in closings)]
         arguments: list[str | bytes | int] = [
-            self._scripts.epoch_candidate,
+            self._scripts.epochs.candidate,
             reply,
             self._names.cancel(""),
             self._names.ran_prefix,
@@ -129,7 +129,7 @@ class RedisLedger:
         """Restart or settle calls whose message or worker is lost."""
         keys = [self._names.epoch, queue, *(self._names.call(r.key) for r in recoveries)]
         arguments: list[str | bytes | int] = [
-            self._scripts.epoch_candidate,
+            self._scripts.epochs.candidate,
             reply,
             ATTEMPTS_AT_MOST,
             self._names.ran_prefix,
@@ -183,7 +183,7 @@ class RedisLedger:
                 limits.setdefault(limit, len(limits) + 1)
         keys += [self._names.rate(limit.name) for limit in limits]
         arguments: list[str | bytes | int] = [
-            self._scripts.epoch_candidate,
+            self._scripts.epochs.candidate,
             worker,
             self._names.ran_prefix,
             self._marks_ms,
@@ -202,10 +202,12 @@ class RedisLedger:
     async def switches(self, change: SwitchChange | None = None) -> tuple[str, dict[str, bytes]]:
         """The version and states of all switches, after a change."""
         keys = [self._names.epoch, self._names.switches]
-        arguments: list[str | bytes | int] = [self._scripts.epoch_candidate]
+        arguments: list[str | bytes | int] = [self._scripts.epochs.candidate]
         if change is not None:
             arguments += (change.field, change.before, change.after, new_nonce())
-        return switch_states(await self._scripts.once(LuaScript.SWITCH, keys, arguments))
+        found = switch_states(await self._scripts.once(LuaScript.SWITCH, keys, arguments))
+        self._scripts.epochs.saw(found[0].partition(" ")[0])
+        return found
 
     async def renew(
         self, renewals: Sequence[ClaimRenewal], *, worker: str, give_up_at: float
@@ -274,7 +276,7 @@ def _limits(limits: Iterable[Limit], now: float) -> str:
 
 
 def switch_states(answers: Sequence[bytes]) -> tuple[str, dict[str, bytes]]:
-    """Parse the step's answer: the version of the switches, and the state of each."""
+    """Parse the step's answer: the epoch and the version of the switches, and their states."""
     version, *rest = answers
     fields = (field.decode(errors="replace") for field in rest[::2])
     return version.decode(errors="replace"), dict(zip(fields, rest[1::2], strict=True))

@@ -329,10 +329,10 @@ class Recovery:
     def _is_overdue(self, pending: Pending, survey: Survey, now: float) -> bool:
         """Whether to check a call now.
 
-        One that may run only in its own epoch is checked when that changes.
+        After a change of the epoch no worker starts it until this dispatcher says that it waits.
         """
         sent_before = pending.published_at < self._epoch_since
-        if sent_before and pending.epoch != survey.epoch and not pending.message.rerunnable:
+        if sent_before and pending.epoch != survey.epoch:
             return True
         return self.queue_watch.is_overdue(
             pending.queue,

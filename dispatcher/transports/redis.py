@@ -443,7 +443,7 @@ class RedisTransport:
                 LuaScript.SURVEY,
                 keys,
                 [
-                    self._scripts.epoch_candidate,
+                    self._scripts.epochs.candidate,
                     report,
                     ms_of(self._settings.lease_ttl),
                     names.worker(""),
@@ -459,6 +459,7 @@ class RedisTransport:
                 break
         if (current := epoch.decode(errors="replace")) != self.epoch:
             self.epoch = current
+            self._scripts.epochs.saw(current)
             self._last_read = b"0"  # another server may count from anywhere
         memory = int(used) / int(limit) if int(limit) else 0.0
         if memory > _CROWDED:

@@ -19,6 +19,7 @@ from toolpool.contract.ledger.protocols import (
     NEW,
     OTHERS,
     RAN,
+    SENT,
     STARTED_OR_ENDED,
     Claim,
     CloseReason,
@@ -131,6 +132,14 @@ class Server:
     ) -> float | str:
         claims = [Claim(key, attempt, nonce, rerunnable=rerunnable)]
         return (await self.ledger.claim(claims, worker=WORKER, give_up_at=soon()))[0]
+
+    async def recover(self, lost_worker: str = "", *, key: str = "k") -> bytes:
+        step = RecoveryRequest(
+            key=key, nonce=new_nonce(), lost_worker=lost_worker, attempt=1, wait=30.0,
+            message=b"m", next_message=b"n", keep=300.0, lost=b"lost",
+        )  # fmt: skip
+        [answer] = await self.ledger.recover([step], reply=REPLY, queue="", give_up_at=soon())
+        return answer
 
     async def settle(self, body: bytes = b"done", *, key: str = "k", nonce: str = "s") -> str:
         settlements = [Settlement(key, nonce, 300.0, REPLY, body)]
@@ -291,10 +300,32 @@ async def test_across_an_epoch_no_result_claims_that_a_call_never_ran(ledger: Se
     assert await ledger.close(epoch) == b"unknown"
 
 
-async def test_a_rerunnable_call_may_be_claimed_in_another_epoch(ledger: Server) -> None:
+async def test_in_another_epoch_no_call_is_claimed_until_its_dispatcher_says_that_it_waits(
+    ledger: Server,
+) -> None:
+    """The server may have lost that it was cancelled."""
     await ledger.open(rerunnable=True)
     await ledger.change_epoch()
+    assert await ledger.claim() == "moved"
+    assert await ledger.recover() == SENT
     assert isinstance(await ledger.claim(), float)
+    await ledger.change_epoch()
+    assert await ledger.recover(WORKER) == b"again 2"
+    assert isinstance(await ledger.claim(attempt=2), float)
+
+
+async def test_a_server_that_was_left_begins_another_epoch_when_it_is_asked_again(
+    ledger: Server,
+) -> None:
+    """Another server took steps meanwhile, such as a cancel, that are missing here."""
+    if isinstance(ledger.ledger, MemoryServer):
+        pytest.skip("there is no other server in memory")
+    epoch, _ = await ledger.open(rerunnable=True)
+    ledger.ledger._scripts.epochs.saw("of.another")
+    assert await ledger.claim() == "moved"
+    later, _ = await ledger.open("later")
+    assert later != epoch
+    assert await ledger.open("latest") == (later, [NEW]), "once"
 
 
 async def test_a_lost_record_is_missing_until_its_call_is_closed(ledger: Server) -> None:

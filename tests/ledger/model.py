@@ -236,7 +236,7 @@ class Model:
             return record.approval
         if record.over:
             return "expired"
-        if not self._may_go(record):
+        if self.epoch not in (record.epoch, record.goes_on):
             return "moved"
         if read not in (None, self.changes):
             return "stale"
@@ -304,7 +304,8 @@ class Model:
             return bodies["no" if is_sure else "unknown"]
         if record.outcome is not None:
             return self._close_settled(key, record, nonce, end, bodies)
-        if end is CloseReason.REJECTED or (end is CloseReason.RETOLD and not record.unsent):
+        is_left = bool(record.claimed) or not (record.unsent or unsent)
+        if end is CloseReason.REJECTED or (end is CloseReason.RETOLD and is_left):
             return _running(record) if record.claimed else record.state.encode()
         if record.unsent:
             return self._close_unsent(key, record, nonce, reply, end, bodies, anew)
@@ -314,7 +315,7 @@ class Model:
         if record.claimed and end in (CloseReason.UNSTARTED, CloseReason.DENIED):
             return _running(record)
         others = [asker for asker in record.askers if asker != reply]
-        is_for_all = end in (CloseReason.CANCEL, CloseReason.DENIED)
+        is_for_all = end in (CloseReason.CANCEL, CloseReason.DENIED, CloseReason.RETOLD)
         is_over = is_for_all or (end is CloseReason.UNSTARTED and record.over)
         if self._is_wanted(record, others, end) and not is_over:
             record.askers = others
@@ -421,13 +422,13 @@ class Model:
             if record.attempt > attempt:
                 is_next = record.attempt == attempt + 1 and self._may_go(record)
                 if is_next and bodies["next message"]:
+                    record.goes_on = self.epoch
                     self._send(record, bodies["next message"])
                 again = True
             elif not self._may_go(record) and not had_time:
                 return b"moved"
             else:
-                if not self._may_go(record):
-                    record.goes_on = self.epoch
+                record.goes_on = self.epoch
                 self._send(record, bodies["message"])
                 return b"sent"
         elif not again:
@@ -437,7 +438,7 @@ class Model:
                 self._end(record, nonce, bodies["lost"], but=reply)
                 return bodies["lost"]
             record.reopen()
-            record.recovered = nonce
+            record.recovered, record.goes_on = nonce, self.epoch
             self._send(record, bodies["next message"])
         return b"again %d" % record.attempt
 

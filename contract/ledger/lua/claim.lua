@@ -1,7 +1,7 @@
 -- A worker claims calls it has free slots for. Never creates a record. Fleet-wide rules are checked here again,
 -- so that dispatchers that are old, frozen or misconfigured cannot bypass them.
 -- KEYS: epoch, record..., then the limits that any of them is under
--- ARGV: epoch candidate, worker, prefix of marks, ms a mark is kept, version of the switches that the worker
+-- ARGV: epoch candidate, worker, prefix of marks, ms a mark is kept, epoch and version of the switches that the worker
 --       knows ('' = not checked), how many records, limits ('' = none; else the worker's fleet
 --       time in ms, the longest hold of a place, ms within which a start is reported, then
 --       'most window_ms' of each), then for each record:
@@ -10,7 +10,7 @@
 -- Returns for each record the ms left to its deadline, or why the claim was refused.
 local epoch = server_epoch(KEYS[1], ARGV[1])
 local worker, marks, mark_ms = ARGV[2], ARGV[3], ARGV[4]
-local is_stale = ARGV[5] ~= '' and ARGV[5] ~= switch_version
+local is_stale = ARGV[5] ~= '' and ARGV[5] ~= epoch .. ' ' .. switch_version
 local records = tonumber(ARGV[6])
 local now = now_ms()
 local most, window, at, told_ms = {}, {}, 0, 0
@@ -68,7 +68,7 @@ for i = 2, records + 1 do
     answer = (r[1] == 'waiting' or r[1] == 'approved') and r[1] or 'absent'
   elseif r[10] and r[10] ~= 'approved' then answer = 'waiting'  -- held or given back while it waited
   elseif tonumber(r[4] or 0) <= now then answer = 'expired'
-  elseif is_once and r[6] ~= epoch and r[8] ~= epoch then answer = 'moved'
+  elseif r[6] ~= epoch and r[8] ~= epoch then answer = 'moved'  -- it may have been cancelled since
   elseif is_once and r[7] == '1' and tonumber(r[9] or 0) > 0 then answer = 'ran'  -- it may no longer run twice
   elseif is_stale then answer = 'stale'
   elseif (may_rerun == '2' or is_once and limits ~= '') and has_mark(marks, KEYS[i]) then answer = 'ran'

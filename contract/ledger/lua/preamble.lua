@@ -4,7 +4,7 @@
 --   state    waiting | approved (calls that need approval) | open | claimed | settled
 --   epoch    the server epoch it was opened in      until     last ms at which it may be claimed
 --   deadline ms by which the caller is answered     attempt   the attempt that may claim it
---   goes_on  a later epoch in which it may be claimed too
+--   goes_on  a later epoch in which it may be claimed too, as a dispatcher still waits for it
 --   rerun    1 if a second start does no harm       claims    how often it was claimed
 --   replies  reply streams, space separated         worker    who claimed it
 --   opened / claimed / settled_by                   nonces: a repeated step gets the same answer
@@ -112,16 +112,26 @@ end
 -- The epoch changes with every restart and promotion (master_replid; the run id, which an old primary gets
 -- back after a failback, is only the fallback) and with lost data (the random key). It is too long for Redis's
 -- packed hashes on purpose: a record with an outcome is not packed, and converting it costs more than it saves.
+-- The candidate is followed by the epochs that the caller has seen before its last one. If this server still is in one of
+-- them, the caller comes back to it from another server (or its data were restored): what happened since then is missing
+-- here, so another epoch begins.
 -- Also returns the value of its key.
 local function server_epoch(key, candidate)
+  local own, left = string.match(candidate, '^(%S*)(.*)$')
+  local fresh = own .. table.concat(redis.call('TIME'), '.')  -- unique, as one client may be the first after every loss
   local value = value_of(key)
-  if not value or not string.find(value, '^[%w%p][%w%p ]*$') then  -- unique, as one client may be the first after every loss
-    value = candidate .. table.concat(redis.call('TIME'), '.')
+  if not value or not string.find(value, '^[%w%p][%w%p ]*$') then
+    value = fresh
     redis.call('SET', key, value)
   end
   read_epoch(value)
   local history = string.match(redis.call('INFO', 'replication'), 'master_replid:(%w+)')
     or string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+  if left ~= '' and string.find(left .. ' ', ' ' .. history .. '.' .. random .. ' ', 1, true) then
+    local answer = redis.pcall('SET', key, fresh)
+    if not answer.err then value = fresh end
+    read_epoch(value)
+  end
   return history .. '.' .. random, value
 end
 

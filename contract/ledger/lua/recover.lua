@@ -34,13 +34,12 @@ for i = 3, #KEYS do
     if tonumber(r[2]) > attempt then
       answer = 'again ' .. r[2]
       if tonumber(r[2]) == attempt + 1 and may_go then
-        redis.call('HSET', KEYS[i], 'until', until_ms)
+        redis.call('HSET', KEYS[i], 'until', until_ms, 'goes_on', epoch)
         push(KEYS[2], ARGV[at + 5], ARGV[at + 3])
       end
     elseif may_go or ARGV[at + 8] == '1' then
       -- The server's clock may have jumped: the caller's counts.
-      redis.call('HSET', KEYS[i], 'until', until_ms, 'deadline', math.max(tonumber(r[11]), until_ms))
-      if not may_go then redis.call('HSET', KEYS[i], 'goes_on', epoch) end
+      redis.call('HSET', KEYS[i], 'until', until_ms, 'deadline', math.max(tonumber(r[11]), until_ms), 'goes_on', epoch)
       push(KEYS[2], ARGV[at + 4], ARGV[at + 3])
       answer = 'sent'
     else
@@ -50,7 +49,7 @@ for i = 3, #KEYS do
     answer = 'running ' .. r[3]
   elseif r[5] == '1' and tonumber(r[2]) < most and ARGV[at + 5] ~= '' then
     redis.call('HSET', KEYS[i], 'state', 'open', 'attempt', tonumber(r[2]) + 1, 'worker', '',
-      'until', until_ms, 'recovered', nonce)
+      'until', until_ms, 'recovered', nonce, 'goes_on', epoch)
     push(KEYS[2], ARGV[at + 5], ARGV[at + 3])
     answer = 'again ' .. (tonumber(r[2]) + 1)
   else
