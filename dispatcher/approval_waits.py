@@ -56,16 +56,19 @@ _POLL_SECONDS = 5.0
 """How often to look for decisions that were not reported to this dispatcher."""
 _LOOKED_AT_ONCE = 256
 _TOLD_AT_ONCE = 32
+_TOLD_AGAIN_SECONDS = 3.0
+"""How long dispatchers take at most to notice that the server has lost data, and to tell it."""
 _RETOLD_AT_MOST = 1024
 _RETOLD_BYTES = 16 * 1024
 """A larger result is not told again, but only that the call ran."""
 
 
 class _Wait(NamedTuple):
-    """A call that waits here, and the request in its record."""
+    """A call that waits here, the request in its record, and the record's epoch."""
 
     pending: Pending
     request: ApprovalRequest
+    epoch: str
 
 
 class _End(NamedTuple):
@@ -110,6 +113,8 @@ class ApprovalWaits:
         """The ends that the server may have lost and that were not yet told again, by root."""
         self._untold_since = 0.0
         """When the last change of the server's epoch was noticed."""
+        self._lost_until = 0.0
+        """Until when other dispatchers tell the server again what it has lost."""
         self._told_again_in = self._sent_told_again_in = ""
         """The epoch in which the ends, and which calls had been sent, were put among these."""
         self._looked_at = time.monotonic()
@@ -186,11 +191,16 @@ class ApprovalWaits:
             record = ApprovalRecord(pending.root, "waiting", decision=decision)
             read = self._decision(record, wait.request)
             if read is not None and read.approved:
-                self._go_on(pending, wait.request, decision, read)
+                self._go_on(pending, wait.request, decision, read, epoch=wait.epoch)
             elif read is not None:
                 self._audit_once("denied", wait.request, read)
         elif pending.awaits_approval:  # before the request is known here
             self._in_flight.in_background(self._look(pending))
+
+    def ended(self, pending: Pending, outcome: Outcome) -> None:
+        """Remember that a call did not run: it must not run though the server forgets that."""
+        if pending.on_answered is None and not pending.retries:
+            self._note_end(pending, outcome)
 
     def look(self, pending: Pending) -> None:
         """Check the ledger's state of a call that needs approval, or has it."""
@@ -284,14 +294,14 @@ class ApprovalWaits:
         request = own if own is not None and found.answer == "new" else self._request(found)
         if request is None:  # not signed with our key: no approval, and its time ends as usual
             if own is not None:
-                self._waiting[pending.root] = _Wait(pending, own)
+                self._waiting[pending.root] = _Wait(pending, own, found.epoch)
             return
         spec = self._catalog.spec_of(request.message.tool)
         if spec is not None and request.digest != _digest(spec, request):
             self._in_flight.refuse(pending, not_queued(Code.DENIED, outcomes.CHANGED_SINCE))
             return
         pending.asked_about(request.message)
-        self._waiting[pending.root] = _Wait(pending, request)
+        self._waiting[pending.root] = _Wait(pending, request, found.epoch)
         if found.state == "waiting":
             left = request.expires_at - self._transport.server_time()
             pending.decided(None)
@@ -341,8 +351,13 @@ class ApprovalWaits:
         body: bytes,
         decision: ApprovalDecision,
         found: ApprovalRecord | None = None,
+        *,
+        epoch: str = "",
     ) -> None:
-        """Send a call that was approved, or join it if another dispatcher has sent it."""
+        """Send a call that was approved, or join it if another dispatcher has sent it.
+
+        `found` is its record; without it, `epoch` is that of the record.
+        """
         pending.decided(body)  # if it ends unsent, it is reported as expired, and not as unapproved
         left = decision.ends_at - self._transport.server_time()
         is_sent = found is not None and found.state in ("open", "claimed")
@@ -356,6 +371,9 @@ class ApprovalWaits:
             return
         if found is not None and not is_sent and self._may_be_sent_already(found):
             return  # checked again when that is known
+        if not is_sent and (pause := self._pause_after_loss(found.epoch if found else epoch)):
+            self._in_flight.in_background(self._look(pending, pause))
+            return
         if is_sent or not self._policy.asks_somebody:
             self._approved(pending, request, decision, is_sent=is_sent)
         elif pending.root not in self._judging:
@@ -400,6 +418,15 @@ class ApprovalWaits:
         deadline = start_by + pending.message.timeout + pending_factory.ANSWER_MARGIN_SECONDS
         pending.approved(start_by=start_by, deadline=deadline)
         self._in_flight.send_held(pending, is_sent=is_sent)
+
+    def _pause_after_loss(self, epoch: str) -> float:
+        """How long an approved call waits, as the server may have lost that it has ended.
+
+        `epoch` is that of its record. Other dispatchers may know of its end and tell it again.
+        """
+        if self._told_again_in and epoch != self._told_again_in:
+            return _TOLD_AGAIN_SECONDS
+        return max(0.0, self._lost_until - time.monotonic())
 
     def _may_be_sent_already(self, found: ApprovalRecord) -> bool:
         """Whether the server may have lost the data about the call having been sent."""
@@ -449,6 +476,8 @@ class ApprovalWaits:
         if epoch != self._told_again_in:
             # a call may be asked anew when its end is no longer kept
             self._untold.update({r: end for r, end in self._ends.items() if end.until > now})
+            if self._told_again_in:
+                self._lost_until = now + _TOLD_AGAIN_SECONDS
             self._told_again_in, self._untold_since = epoch, now
         # Workers may be one beat late; after a whole lease other dispatchers may send these calls.
         is_time = now - self._untold_since >= self._settings.lease_ttl * 0.75
@@ -522,7 +551,7 @@ class ApprovalWaits:
         self._looked_at = time.monotonic()
         waits = list(self._waiting.values())[:_LOOKED_AT_ONCE]
         states = await self._transport.states([wait.pending.root for wait in waits])
-        for (pending, _), state in zip(waits, states, strict=True):
+        for (pending, *_), state in zip(waits, states, strict=True):
             if (wait := self._waiting.pop(pending.root, None)) is not None:
                 self._waiting[pending.root] = wait  # others are checked before it the next time
             if state not in ("waiting", None) and pending.is_open:
@@ -549,13 +578,15 @@ class ApprovalWaits:
 
     async def _confirm(self, epoch: str) -> None:
         """Note that the calls waiting here are unsent; the server may have lost some records."""
-        for key, (pending, request) in list(self._waiting.items()):
+        for key, (pending, request, _) in list(self._waiting.items()):
             found = await self._read(key, unsent_in=epoch)
             if not found.state and pending.is_open:
                 body = self._envelope.encode(request)
                 found = await self._note(pending, request, body, new_nonce(), "", was_lost=True)
             if found.answer or found.state != "waiting":
                 self._take(pending, found, None)
+            elif key in self._waiting:
+                self._waiting[key] = _Wait(pending, request, found.epoch)
 
     async def _read(
         self, key: str, *, unsent_in: str | None = None, attaches: bool = False

@@ -58,6 +58,10 @@ class ApprovalHandler(Protocol):
         """Handle the decision about a call."""
         ...
 
+    def ended(self, pending: Pending, outcome: Outcome) -> None:
+        """Remember that a call did not run, so that it runs nowhere although the server forgets."""
+        ...
+
 
 class InFlightCalls(Calls):
     """Every accepted call without an outcome, and the parts that move it along."""
@@ -490,8 +494,8 @@ class InFlightCalls(Calls):
             if not outcome.ok and self._retries.try_again(pending, outcome):
                 return
         outcome = pending.answer(outcome)
-        if pending.spec.effects is Effects.WRITE and may_still_run(outcome):
-            self._late_writes.watch(pending)
+        if not outcome.ok:
+            self._note_failure(pending, outcome)
         if pending.is_new_outcome and not shares_run and worker:
             if self._observers.listeners["started"]:
                 self._observers.started(pending, worker)  # too short to be announced
@@ -505,6 +509,13 @@ class InFlightCalls(Calls):
         self._pump.done(pending)
         if pending.share is not None:
             self._run_sharing.over(pending)
+
+    def _note_failure(self, pending: Pending, outcome: Outcome) -> None:
+        if outcome.executed is Executed.NO:
+            if pending.may_be_known and pending.queue and not pending.is_run:
+                self.approvals.ended(pending, outcome)
+        elif pending.spec.effects is Effects.WRITE and may_still_run(outcome):
+            self._late_writes.watch(pending)
 
     def _submit_again(self, pending: Pending) -> None:
         if pending.is_open:

@@ -1,9 +1,11 @@
 """The server comes back without its last steps: what they did to an approved call is not denied."""
 
+import asyncio
 import copy
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -25,6 +27,13 @@ async def pay(amount: int) -> str:
     """Pay."""
     RAN.append(amount)
     return f"paid {amount}"
+
+
+@tool(effects="write", idempotent=True)
+async def add(amount: int) -> str:
+    """Add."""
+    RAN.append(amount)
+    return f"added {amount}"
 
 
 @tool(effects="write", approval=True)
@@ -152,6 +161,58 @@ async def test_an_approved_call_that_was_sent_unconfirmed_before_a_loss_is_not_s
         await one.approvals.approve(approval.id, by="anna")
         told = await one.task_result(turn[0].handle or "", session="s", wait=10)
     assert (told.code, told.executed, RAN) == (Code.WORKER_LOST, Executed.UNKNOWN, [])
+
+
+async def test_another_dispatcher_sends_nothing_that_was_denied_and_approved_after_a_loss() -> None:
+    async with (
+        Dispatcher.in_memory([pay], settings=QUICK) as one,
+        second(one, background_wait=0.05, lease_ttl=0.4) as other,
+    ):
+        await other.dispatch([call()], session="another", turn="t")
+        waits = other._parts.approval_waits
+        await eventually(lambda: waits._told_again_in, "it knows the server's epoch")
+        turn = await one.dispatch([call()], session="s", turn="t")
+        first = next(a for a in await one.approvals.waiting() if a.session == "s")
+        await one.approvals.deny(first.id, by="anna")
+        told = await one.task_result(turn[0].handle or "", session="s", wait=10)
+        one._server.records.clear()
+        one._server.marks.clear()
+        one._server.epoch += "."
+        await other.dispatch([call()], session="s", turn="t")
+        with suppress(ApprovalRefused, KeyError):
+            await other.approvals.approve(first.id, by="bob")
+        await eventually(lambda: one._server.records[first.id].state == "settled", "it is told")
+        [again] = await other.dispatch([call()], session="s", turn="t", wait=10)
+    assert (told.executed, again.executed, RAN) == (Executed.NO, Executed.NO, [])
+
+
+@pytest.mark.parametrize("is_all_lost", [False, True])
+async def test_a_call_that_was_cancelled_runs_nowhere_after_a_loss(
+    is_all_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Dispatcher.in_memory([add], settings=QUICK) as one:
+        server, may_claim = one._server, asyncio.Event()
+        records, claim = server.records, server.claim
+
+        async def late(*claims: Any, **options: Any) -> Any:
+            await may_claim.wait()
+            return await claim(*claims, **options)
+
+        monkeypatch.setattr(server, "claim", late)
+        asking = asyncio.create_task(one.dispatch([call("add")], session="s", turn="t"))
+        await eventually(lambda: records, "it is queued")
+        loss = Loss(one)
+        assert await one.cancel(session="s") == 1
+        [told] = await asking
+        loss.happen()
+        if is_all_lost:
+            records.clear()
+        may_claim.set()
+        await eventually(lambda: [r.state for r in records.values()] == ["settled"], "it is told")
+        async with second(one, background_wait=0.05, lease_ttl=0.4) as other:
+            [again] = await other.dispatch([call("add")], session="s", turn="t")
+    assert (told.executed, again.code, again.executed) == (Executed.NO, told.code, Executed.NO)
+    assert RAN == []
 
 
 async def test_ends_are_told_again_in_small_parts_and_none_twice(
