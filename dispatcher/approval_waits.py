@@ -202,6 +202,11 @@ class ApprovalWaits:
         if pending.on_answered is None and not pending.retries:
             self._note_end(pending, outcome)
 
+    def sent_before_loss(self, pending: Pending) -> None:
+        """End the record of a call that may have run before the server lost that."""
+        if self._sent_told_again_in == self._transport.epoch:  # else it is told with the others
+            self._untold[pending.root] = self._end_of(pending, forgotten())
+
     def look(self, pending: Pending) -> None:
         """Check the ledger's state of a call that needs approval, or has it."""
         pause = 0.0
@@ -450,7 +455,8 @@ class ApprovalWaits:
         end = self._ends[pending.root] = self._end_of(pending, outcome)
         while len(self._ends) > _RETOLD_AT_MOST:
             self._ends.popitem(last=False)
-        if pending.was_sent_before(self._transport.epoch or ""):
+        epoch = self._transport.epoch or ""
+        if epoch != self._sent_told_again_in and pending.was_sent_before(epoch):
             self._untold[pending.root] = end
 
     def _end_of(self, pending: Pending, outcome: Outcome) -> _End:
@@ -474,8 +480,7 @@ class ApprovalWaits:
         """
         now = time.monotonic()
         if epoch != self._told_again_in:
-            # a call may be asked anew when its end is no longer kept
-            self._untold.update({r: end for r, end in self._ends.items() if end.until > now})
+            self._untold.update(self._ends)
             if self._told_again_in:
                 self._lost_until = now + _TOLD_AGAIN_SECONDS
             self._told_again_in, self._untold_since = epoch, now
@@ -485,6 +490,8 @@ class ApprovalWaits:
             sent = [p for p in self._in_flight.all_open() if p.was_sent_before(epoch)]
             self._untold.update({p.root: self._end_of(p, forgotten()) for p in sent})
             self._sent_told_again_in = epoch
+        # A call may be asked anew when its end is no longer kept.
+        self._untold = {root: end for root, end in self._untold.items() if end.until > now}
         while ends := list(self._untold.values())[:_TOLD_AT_ONCE]:
             answers = await self._transport.close_calls(
                 [self._closing(end) for end in ends],
@@ -494,7 +501,7 @@ class ApprovalWaits:
             for end, answer in zip(ends, answers, strict=True):
                 if self._untold.get(end.key) is end:
                     del self._untold[end.key]
-                if answer.outcome:
+                if answer.outcome and self._in_flight.root(end.key) is not None:
                     self._in_flight.settled(answer.outcome)
 
     def _closing(self, end: _End) -> Closing:

@@ -336,7 +336,7 @@ class OrderedTurns:
                         continue
                     latch = CountdownLatch([p for p in pendings if p.root not in early])
                     latches.add(latch)
-                await latch.opening()
+                await latch.all_answered()
                 if not latch.left:
                     break
                 has_budget = True  # one of them now needs a person's approval

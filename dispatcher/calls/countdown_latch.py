@@ -55,7 +55,7 @@ class CountdownLatch:
         was_interrupted, self._is_interrupted = self._is_interrupted, False
         return was_interrupted
 
-    def opening(self) -> "asyncio.Future[None]":
+    def all_answered(self) -> "asyncio.Future[None]":
         """A future that ends once all calls are answered, or with an interruption.
 
         Cancelling it does not affect the calls.

@@ -147,7 +147,7 @@ class Deadlines:
                 self.close_abandoned([pending])
         with suppress(TimeoutError):
             async with asyncio.timeout(_CANCEL_SECONDS):
-                await CountdownLatch(calls).opening()
+                await CountdownLatch(calls).all_answered()
 
     def close_abandoned(self, calls: Sequence[Pending]) -> None:
         """End the records of calls, answered or not, so that no worker starts them."""

@@ -58,6 +58,10 @@ class ApprovalHandler(Protocol):
         """Handle the decision about a call."""
         ...
 
+    def sent_before_loss(self, pending: Pending) -> None:
+        """End the record of a call that may have run before the server lost that."""
+        ...
+
     def ended(self, pending: Pending, outcome: Outcome) -> None:
         """Remember that a call did not run, so that it runs nowhere although the server forgets."""
         ...
@@ -245,6 +249,7 @@ class InFlightCalls(Calls):
             # the server lost that it was sent, or started: only its outcome may arrive
             pending.claimed_by("")
             self._pump.queue_of(pending).orphaned(pending)
+            self.approvals.sent_before_loss(pending)
         else:
             if pending.limited is not None:
                 self._rate_gate.ended(pending)

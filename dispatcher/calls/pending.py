@@ -94,7 +94,7 @@ class Pending(msgspec.Struct, eq=False):
     message: CallMessage
     queue: str
     flow: str
-    """Its session, or itself without one: queues are fair between flows."""
+    """Its session, or its turn without one: queues are fair between flows."""
     size: int
     start_by: float
     deadline: float
@@ -484,7 +484,7 @@ class Pending(msgspec.Struct, eq=False):
         try:
             async with asyncio.timeout(seconds):
                 while latch.left:
-                    await latch.opening()
+                    await latch.all_answered()
         except TimeoutError:
             pass
         finally:

@@ -228,8 +228,9 @@ class QueuePump:
         if flow.waiting or flow.in_flight or flow.in_ring:
             return
         self._flows.pop(name, None)
-        if not flow.session.waiting and not flow.session.in_flight:
-            self._shared.sessions.pop(name, None)
+        session = self._shared.sessions.get(name)  # may be another than the flow's
+        if session is not None and not session.waiting and not session.in_flight:
+            del self._shared.sessions[name]
 
     def has_room(self, name: str) -> None:
         """Send this session's next call: it may have one more in flight."""

@@ -480,6 +480,7 @@ async def test_a_limit_that_only_the_workers_know_holds_for_every_dispatcher(tra
     """R67: the setting is missing where the calls come from."""
     with fleets.running("tests.fleets.limited", tenant_rate="10/s") as fleet:
         async with fleets.connected(fleet, tenant_rate=None) as dispatcher:
+            assert not dispatcher._in_flight._rate_gate._limits.hold_all
             asked = [ask(dispatcher, "hit", f"c{n}", f"s{n}", trace=str(trace)) for n in range(25)]
             results = await asyncio.gather(*asked)
     assert all(result.ok for result in results), {result.code for result in results}

@@ -34,12 +34,12 @@ def test_no_variable_with_a_secret_is_passed_on_however_it_is_spelt() -> None:
         "TOOLPOOL_SECRET_STRIPE": "sk",
         "toolpool_secret_github": "ghp",
         "TOOLPOOL_SECRETS": "env",
-        "TOOLPOOL_SECRETS_USER": "account",
+        "TOOLPOOL_TENANT": "acme",
         "PATH": "/bin",
     }
     assert without_secrets(environment, ["signing_key"]) == {
         "TOOLPOOL_SECRETS": "env",
-        "TOOLPOOL_SECRETS_USER": "account",
+        "TOOLPOOL_TENANT": "acme",
         "PATH": "/bin",
     }
     assert variables_of(environment) == {

@@ -243,7 +243,7 @@ async def is_open(wait: "asyncio.Future[None]") -> bool:
 async def test_a_latch_opens_with_the_last_answer() -> None:
     calls = [pending(key) for key in "abc"]
     calls[0].answer(DONE)
-    wait = CountdownLatch(calls).opening()
+    wait = CountdownLatch(calls).all_answered()
     assert not await is_open(wait)
     calls[2].answer(FAILED)
     assert not await is_open(wait)
@@ -254,19 +254,19 @@ async def test_a_latch_opens_with_the_last_answer() -> None:
 async def test_a_latch_without_open_calls_is_open() -> None:
     call = at(Stage.RUNNING, outcome=DONE)
     for latch in (CountdownLatch([]), CountdownLatch([call])):
-        assert await is_open(latch.opening())
+        assert await is_open(latch.all_answered())
 
 
 async def test_a_latch_is_open_when_its_calls_ended_before_the_wait() -> None:
     call = pending("k")
     latch = CountdownLatch([call])
     call.answer(DONE)
-    assert await is_open(latch.opening())
+    assert await is_open(latch.all_answered())
 
 
 async def test_a_waiter_that_leaves_harms_neither_the_call_nor_other_waiters() -> None:
     call = pending("k")
-    first, second = (CountdownLatch([call]).opening() for _ in range(2))
+    first, second = (CountdownLatch([call]).all_answered() for _ in range(2))
     await turns()
     first.cancel()
     await turns()

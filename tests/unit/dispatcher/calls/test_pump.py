@@ -155,6 +155,25 @@ async def test_a_session_s_cap_is_for_all_its_queues(bench: Callable[..., Bench]
     assert made.sent[3:] == [thread[0].key]
 
 
+async def test_a_background_call_that_ends_forgets_nothing_of_its_session(
+    bench: Callable[..., Bench],
+) -> None:
+    pump = bench(in_flight_per_session=2)
+    [behind] = pump.submit("a-0", run_in=RunIn.THREAD)
+    await turns(20)
+    pump.pump.move_to_background(behind)
+    behind.move_to_background(60.0)
+    [first] = pump.submit("a-1")
+    await turns(20)
+    pump.resolve(first, Outcome(ok=True))
+    calls = pump.submit("a-2", "a-3", "a-4")
+    await turns(20)
+    pump.resolve(behind, Outcome(ok=True))
+    calls += pump.submit("a-5", run_in=RunIn.PROCESS)
+    await turns(20)
+    assert [call.key for call in calls if call.is_in_flight] == ["a-2", "a-3"]
+
+
 async def test_what_workers_cannot_start_yet_waits_here(bench: Callable[..., Bench]) -> None:
     """Their slots and two batches a worker are ahead, so that others are not behind a backlog."""
     made = bench(in_flight_per_session=10_000)

@@ -12,9 +12,9 @@ import pytest
 
 from tests.integration.twins import Gate, second
 from tests.waiting import eventually
-from toolpool import Approval, ApprovalRefused, Code, Dispatcher, Executed, Settings, tool
+from toolpool import Approval, ApprovalRefused, Code, Dispatcher, Executed, Observer, Settings, tool
 from toolpool.contract.errors import ServerUnavailable
-from toolpool.contract.ledger.protocols import Closing
+from toolpool.contract.ledger.protocols import CloseReason, Closing
 from toolpool.pool import InMemoryDispatcher
 
 RAN: list[int] = []
@@ -51,6 +51,8 @@ async def look_up(amount: int) -> dict[str, int]:
 
 @pytest.fixture(autouse=True)
 def _nothing_ran() -> None:
+    global GATE
+    GATE = Gate()
     RAN.clear()
 
 
@@ -81,6 +83,36 @@ class Loss:
         self._server.records.update(self._records)
         self._server.marks.clear()
         self._server.epoch += "."
+
+
+class Told:
+    """The keys of the records that a dispatcher ends again."""
+
+    def __init__(
+        self, dispatcher: InMemoryDispatcher, patch: pytest.MonkeyPatch, *, is_away: bool = False
+    ) -> None:
+        self.keys: list[str] = []
+        self.is_away = is_away
+        transport = dispatcher._parts.in_flight._transport
+        self._close = transport.close_calls
+        patch.setattr(transport, "close_calls", self._closing)
+
+    async def _closing(self, closings: Sequence[Closing], **options: Any) -> Any:
+        if options["end"] is CloseReason.RETOLD:
+            if self.is_away:
+                raise ServerUnavailable("close", sent=False)
+            self.keys += [closing.key for closing in closings]
+        return await self._close(closings, **options)
+
+
+class Late(Observer):
+    """The calls whose outcome came late."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    def late(self, key: str, worker: str) -> None:
+        self.keys.append(key)
 
 
 @pytest.mark.parametrize("decision", ["approve", "deny", "cancel"])
@@ -213,6 +245,74 @@ async def test_a_call_that_was_cancelled_runs_nowhere_after_a_loss(
             [again] = await other.dispatch([call("add")], session="s", turn="t")
     assert (told.executed, again.code, again.executed) == (Executed.NO, told.code, Executed.NO)
     assert RAN == []
+
+
+async def test_the_end_of_a_sent_call_is_told_once_and_never_as_a_late_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = Late()
+    async with Dispatcher.in_memory([pay_slowly], settings=QUICK, observers=[late]) as one:
+        turn = await one.dispatch([call("pay_slowly")], session="s", turn="t")
+        approval, loss = await one_waits(one), Loss(one)
+        await one.approvals.approve(approval.id, by="anna")
+        await eventually(lambda: GATE.came, "it runs")
+        told = Told(one, monkeypatch)
+        loss.happen()
+        result = await one.task_result(turn[0].handle or "", session="s", wait=10)
+        one._server.epoch += "."
+        waits = one._parts.approval_waits
+        await eventually(lambda: waits._told_again_in == one._server.epoch, "it is noticed")
+        await eventually(lambda: not waits._untold, "all is told")
+        GATE.open()
+    assert result.code is Code.WORKER_LOST
+    assert (told.keys, late.keys) == ([approval.id, approval.id], [])
+
+
+async def test_an_end_that_could_not_be_told_in_time_does_not_end_a_new_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = Settings(background_wait=0.05, lease_ttl=0.4, background_result_ttl=1.0)
+    async with Dispatcher.in_memory([pay], settings=settings) as one:
+        await one.dispatch([call()], session="s", turn="t")
+        await one.approvals.deny((await one_waits(one)).id, by="anna")
+        waits = one._parts.approval_waits
+        await eventually(lambda: waits._ends, "its end is remembered")
+        [end] = waits._ends.values()
+        told = Told(one, monkeypatch, is_away=True)
+        one._server.epoch += "."
+        await eventually(lambda: waits._untold, "it is noticed")
+        await eventually(lambda: time.monotonic() > end.until, "its end is no longer kept")
+        one._server.records.clear()
+        one._server.marks.clear()
+        await one.dispatch([call()], session="s", turn="t")
+        approval = await one_waits(one)
+        told.is_away = False
+        await eventually(lambda: not waits._untold, "nothing is left to tell")
+        assert (await one_waits(one)).id == approval.id
+
+
+async def test_a_call_that_is_found_lost_late_is_answered_before_its_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Dispatcher.in_memory([pay], settings=QUICK) as one:
+        turn = await one.dispatch([call()], session="s", turn="t")
+        approval, transport = await one_waits(one), one._parts.in_flight._transport
+        publish, waits, tries = transport.publish, one._parts.approval_waits, list[int]()
+
+        async def lost(*arguments: Any, **options: Any) -> Any:
+            tries.append(1)
+            if len(tries) == 1:
+                one._server.epoch += "."
+            elif waits._sent_told_again_in == one._server.epoch:
+                return await publish(*arguments, **options)
+            await asyncio.sleep(0.01)
+            raise ServerUnavailable("open", sent=True)
+
+        monkeypatch.setattr(transport, "publish", lost)
+        await one.approvals.approve(approval.id, by="anna")
+        told = await one.task_result(turn[0].handle or "", session="s", wait=10)
+    assert told is not None, "it is not stuck"
+    assert (told.code, told.executed, RAN) == (Code.WORKER_LOST, Executed.UNKNOWN, [])
 
 
 async def test_ends_are_told_again_in_small_parts_and_none_twice(
