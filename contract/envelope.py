@@ -247,7 +247,8 @@ class BackgroundCall(Signed, frozen=True, kw_only=True, omit_defaults=True):
     """The call behind a handle, with all that any dispatcher needs to continue it.
 
     `started_at` and `deadline` are Unix time in seconds; `origin`, `long_id` and `id_given` are
-    those of the `ToolCall`; `approval` is the id of the approval that it waits for, if any.
+    those of the `ToolCall`; `approval` is the id of the approval that it waits for, if any; `epoch`
+    is the server's when it was accepted, or sent.
     """
 
     purpose: ClassVar[str] = "background"
@@ -262,6 +263,7 @@ class BackgroundCall(Signed, frozen=True, kw_only=True, omit_defaults=True):
     long_id: str | None = None
     id_given: bool = True
     approval: str = ""
+    epoch: str = ""
 
 
 ENDED_SAID_SECONDS = 60

@@ -113,6 +113,7 @@ class Background:
             long_id=pending.call.long_id,
             id_given=pending.call.id_given,
             approval=pending.approval if pending.awaits_approval else "",
+            epoch=pending.epoch or pending.accepted_in,
         )
         kept = self._settings.background_result_ttl
         self._in_flight.move_to_background(pending, kept)

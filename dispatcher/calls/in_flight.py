@@ -413,16 +413,25 @@ class InFlightCalls(Calls):
             settings=self._settings,
             server_now=self._transport.server_time(),
         )
-        self._pump.queue_of(pending).adopt(pending)
+        now, has_record = time.monotonic(), states[pending.retries] is not None
+        # A claim of it would have left a mark, so the server knows whether it was ever sent.
+        may_be_unsent = (
+            not has_record
+            and not pending.message.rerunnable
+            and found.epoch == self._transport.epoch
+        )
+        if is_wanted or not may_be_unsent:
+            self._pump.queue_of(pending).adopt(pending)
         self._deadlines.watch(pending, alone=True)
         if not is_wanted:
             return pending
-        now = time.monotonic()
-        has_record = states[pending.retries] is not None
         # lost: the next dispatcher to ask for approval writes it again
         if found.approval and not has_record:
             self.approvals.look(pending)
         elif has_record or (pending.message.rerunnable and pending.deadline > now):
+            await self._recovery.released(pending)
+        elif may_be_unsent and pending.deadline > now:
+            pending.published(found.epoch, now)
             await self._recovery.released(pending)
         elif pending.start_by > now and pending.start_by != pending.deadline:
             self._pump.queue_of(pending).orphaned(pending)

@@ -297,6 +297,7 @@ def adopted(
         is_attached=True,
         began=now - max(0.0, server_now - found.started_at),
         published_at=now,
+        accepted_in=found.epoch,
         retries=last,
         ran_before=failure(Code.EXPIRED, "", Executed.UNKNOWN) if last else None,
         is_new_outcome=states[last] not in (None, "settled"),
