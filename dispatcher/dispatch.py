@@ -171,6 +171,8 @@ class Dispatcher:
         await self._parts.resumer.close()
         await self.loops.close()
         self._turns.close()
+        self._in_flight.available.close()
+        await self._parts.foreign.close()
         await self._parts.approval_waits.close()
         await self._in_flight.close()
         await self._parts.watching.close()

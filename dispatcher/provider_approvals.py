@@ -7,7 +7,8 @@ import asyncio
 import functools
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -49,6 +50,7 @@ log = logs.logger("approvals")
 
 _EVERY_SECONDS = 0.25
 _END_SECONDS = 5.0
+_LEAVING_SECONDS = 2.0
 """How long to try to end the record, and how long after the decision a call may be answered."""
 _UNDECIDED = (ApprovalState.EXPIRED, ApprovalState.CANCELLED)
 _USED = Outcome(ok=True, executed=Executed.NO)
@@ -90,8 +92,9 @@ class ProviderApprovals:
         self._wording = wording
         self._notifier = notifier
         self._available = available
-        self._waiting: dict[object, UnsentCall] = {}
-        """One entry per caller: several may ask for the same."""
+        self._waiting: dict[asyncio.Task[Any], UnsentCall] = {}
+        """One entry per asking task: several may ask for the same."""
+        self._closing = asyncio.Event()
 
     async def decide(
         self, calls: Sequence[ToolCall], options: TurnOptions, since: float
@@ -124,6 +127,12 @@ class ProviderApprovals:
             if session in (None, unsent.session) and call_id in (None, unsent.call.id)
         ]
         return sum(outcome is not None for outcome in await asyncio.gather(*ends))
+
+    async def close(self) -> None:
+        """Cancel the waiting calls, and let their callers be answered."""
+        self._closing.set()
+        if self._waiting:
+            await asyncio.wait(set(self._waiting), timeout=_LEAVING_SECONDS)
 
     async def _decide(self, call: ToolCall, options: TurnOptions, since: float) -> ToolResult:
         words = self._wording.words
@@ -245,7 +254,9 @@ class ProviderApprovals:
         ledger, now = self._ledger, self._transport.server_time
         end = functools.partial(self._cancel, request)
         unsent = UnsentCall(call, options.session, since, end, waits_for="approval", key=request.id)
-        self._waiting[asker := object()] = unsent
+        asker = asyncio.current_task()
+        assert asker is not None
+        self._waiting[asker] = unsent
         try:
             found = await ledger.ask(self._asking(request), now=now())
             if found.answer == "new":
@@ -253,7 +264,12 @@ class ProviderApprovals:
                 telling = asyncio.ensure_future(self._notifier.asked(request))
                 telling.add_done_callback(lambda _: None)
             while found.state == "waiting" and time.monotonic() < until:
-                await asyncio.sleep(min(_EVERY_SECONDS, max(0.0, until - time.monotonic())))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(_EVERY_SECONDS, until - time.monotonic())):
+                        await self._closing.wait()
+                if self._closing.is_set():
+                    await end()
+                    until = 0.0
                 found = await ledger.read(request.id, now=now())
             answer = await self._answer(call, options, found)
             if not await self._use_up(request, found, answer):

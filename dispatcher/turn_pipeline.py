@@ -152,7 +152,7 @@ class TurnPipeline:
             if rejected:
                 repeated = await self._record_rejections(found, turn)
             judged: dict[int, Judgement] = {}
-            if decides and accepted:
+            if decides and accepted and not self._in_flight.available.is_closed:
                 judged = await self._judge(accepted, turn)
             answered = await self._turns.run(turn, accepted, since, judged)
             if self._results.policy is not None:

@@ -17,7 +17,9 @@ from toolpool import (
     Deny,
     Dispatcher,
     Executed,
+    HookFailure,
     Hooks,
+    Observer,
     Rewrite,
     Settings,
     tool,
@@ -402,3 +404,24 @@ async def test_a_tool_disabled_during_the_approval_wait_is_denied(asked: Any) ->
         await dispatcher.deny("db.drop", reason="frozen")
         await dispatcher.approvals.approve(approval.id, by="anna")
         assert said(await asking)[0] is False
+
+
+async def test_a_dispatcher_that_closes_answers_who_waits_for_a_person(asked: Any) -> None:
+    failed: list[str] = []
+
+    class Failures(Observer):
+        def hook_failed(self, failure: HookFailure) -> None:
+            failed.append(failure.kind)
+
+    hooks = Hooks(before_call=lambda _: AskApproval())
+    async with Dispatcher.in_memory([look], hooks=hooks, observers=[Failures()]) as dispatcher:
+        asking = asyncio.create_task(dispatcher.dispatch(asked, session="s", turn="t", wait=60))
+
+        async def waits() -> bool:
+            return len(await dispatcher.approvals.waiting()) == 1
+
+        await eventually(waits, "a person is asked")
+        record = next(iter(dispatcher._server.records.values()))
+    turn = await asyncio.wait_for(asking, 5)
+    assert said(turn)[0] is False
+    assert (turn[0].executed, record.approval, failed) == (Executed.NO, "cancelled", [])
