@@ -156,7 +156,7 @@ class ApprovalWaits:
                 expires_at=now + good,
                 start_within=self._settings.queue_timeout + message.timeout,
                 reason=approval.reason,
-                approvers=tuple(approval.approvers),
+                approvers=tuple(approval.approvers or ()),
                 by=by,
                 provider=pending.provider,
                 origin=call.origin,

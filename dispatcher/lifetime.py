@@ -12,7 +12,7 @@ _forks = 0
 """How often this process was forked from one that had imported this module."""
 
 ENTER = "use it inside `async with Dispatcher.connect(…) as dispatcher:`"
-MAKE_ANOTHER = "make another, and use it inside its `async with` block"
+MAKE_ANOTHER = "make another, and use that"
 AFTER_A_FORK = (
     "this dispatcher belongs to the process that was forked: make one of its own in the new process"
 )

@@ -380,7 +380,7 @@ class ProviderApprovals:
         verdict, by = await self._policy.judge_foreign(call, options)
         if isinstance(verdict, Deny):
             return _Answer(verdict.reason or words.not_allowed, "denied", by, verdict.reason)
-        if isinstance(verdict, AskApproval) and not may_decide(approver, verdict.approvers):
+        if isinstance(verdict, AskApproval) and not may_decide(approver, verdict.approvers or ()):
             return _Answer(words.no_approver, "denied", by)
         return None
 
@@ -419,7 +419,7 @@ class ProviderApprovals:
             expires_at=now + good,
             start_within=_END_SECONDS,
             reason=approval.reason,
-            approvers=tuple(approval.approvers),
+            approvers=tuple(approval.approvers or ()),
             by=by,
             provider=options.provider,
             is_foreign=True,

@@ -10,7 +10,7 @@ import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, DataError, NoPermissionError
+from redis.exceptions import AuthenticationError, DataError, NoPermissionError, RedisError
 from redis.retry import Retry
 
 from toolpool.contract.errors import (
@@ -72,7 +72,7 @@ def _fault_of_options(url: str) -> str:
         return "the option retry_on_error takes exceptions, which a URL cannot name: remove it"
     try:
         redis.ConnectionPool.from_url(url).make_connection()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RedisError) as error:
         option = without_passwords_of(url, str(error)).rpartition("__() ")[2]
         return f"an option of it cannot be used ({option}): correct or remove it"
     return ""

@@ -137,7 +137,7 @@ class Policy:
         call, offer = accepted
         judgement = await self._decide(call, offer, options, is_approved=True)
         approval = judgement.approval
-        if approval is not None and not may_decide(by, approval.approvers):
+        if approval is not None and not may_decide(by, approval.approvers or ()):
             denied = _denied(Deny(self._wording.words.no_approver))
             judgement = Judgement(call, denied, by=judgement.by)
         self._tell(judgement, options)
@@ -270,7 +270,7 @@ class Policy:
             return Deny(self._wording.words.no_approver), by
         good = min(v.expires or self._settings.approval_expires for v, _ in asked)
         reasons = dict.fromkeys(v.reason for v, _ in asked if v.reason)
-        return AskApproval(" ".join(reasons), common, good), by
+        return AskApproval(" ".join(reasons), common or msgspec.UNSET, good), by
 
     def _with_verdict(
         self, call: ToolCall, offer: Offer, by: str, approval: AskApproval | None

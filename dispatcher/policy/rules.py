@@ -235,7 +235,7 @@ def _verdict(rule: _Rule) -> Allow | Deny | AskApproval:
     if rule.action == "deny":
         return Deny(rule.reason)
     if rule.action == "ask":
-        return AskApproval(rule.reason, rule.approvers or (), rule.expires)
+        return AskApproval(rule.reason, rule.approvers or msgspec.UNSET, rule.expires)
     return Allow()
 
 

@@ -56,12 +56,12 @@ class Rewrite(msgspec.Struct, frozen=True):
 class AskApproval(msgspec.Struct, frozen=True):
     """The call waits until a person approves it.
 
-    `approvers` lists who may approve; if empty, anyone may. The request expires after `expires`
-    seconds, by default those of the setting `approval_expires`.
+    `approvers` lists who may approve; left out: anyone. An empty list fails, and denies the call.
+    The request expires after `expires` seconds, by default those of the setting `approval_expires`.
     """
 
     reason: str = ""
-    approvers: tuple[str, ...] = ()
+    approvers: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     expires: float | None = None
 
 
@@ -104,8 +104,11 @@ def checked(verdict: V) -> V:
     if isinstance(verdict, AskApproval):
         names: Any = verdict.approvers
         expires = verdict.expires
-        if not isinstance(names, (tuple, list)) or not all(n and _told(n) == n for n in names):
+        is_list = names is msgspec.UNSET or isinstance(names, (tuple, list))
+        if not is_list or not all(n and _told(n) == n for n in names or ()):
             raise ValueError("`approvers` must be a tuple of names, none of them empty")
+        if names is not msgspec.UNSET and not names:
+            raise ValueError("`approvers` names nobody; leave it out if anyone may approve")
         if expires is not None and not is_time(expires):
             raise ValueError(f"`expires` must be seconds above 0, at most {LONGEST_EXPIRES:,.0f}")
     return verdict

@@ -231,6 +231,7 @@ async def test_a_dispatcher_warns_of_a_mistyped_variable_once(
     [
         "redis://:hunter2@host/0?passwort=hunter2",
         "redis://:hunter2@host/0?ssl_cert_reqs=none",
+        "rediss://:hunter2@host/0?ssl_cert_reqs=CERT_NONE",
         "redis://:hunter2@host/0?socket_timeout=hunter2",
         "redis://:hunter2@host/0?max_connections=-1",
         "redis://:hunter2@host/0?retry_on_error=hunter2",

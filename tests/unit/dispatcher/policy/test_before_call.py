@@ -139,6 +139,7 @@ ENDLESS.append(ENDLESS)
         Rewrite({"order": "o-1", "amount": 1, "lines": ENDLESS}),
         AskApproval(approvers="anna"),  # type: ignore[arg-type]
         AskApproval(approvers=None),  # type: ignore[arg-type]
+        AskApproval(approvers=()),
         AskApproval(approvers=("",)),
         AskApproval(approvers=(1,)),  # type: ignore[arg-type]
         AskApproval(expires="soon"),  # type: ignore[arg-type]

@@ -59,8 +59,8 @@ ASKS = 'action = "ask"\nreason = "A rule asks."\n'
         ('approvers = ["anna", "ben"]', AskApproval("Why."), ("anna", "ben"), 600),
         ("", AskApproval("Why.", ("anna",)), ("anna",), 600),
         ('approvers = ["anna", "ben"]', AskApproval("Why.", ("ben", "carl")), ("ben",), 600),
-        ("expires = 60", AskApproval("Why.", (), 300.0), (), 60),
-        ("expires = 3000", AskApproval("Why.", (), 300.0), (), 300),
+        ("expires = 60", AskApproval("Why.", expires=300.0), (), 60),
+        ("expires = 3000", AskApproval("Why.", expires=300.0), (), 300),
         ("expires = 3000", AskApproval("Why."), (), 600),
     ],
 )
