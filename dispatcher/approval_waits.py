@@ -449,8 +449,10 @@ class ApprovalWaits:
 
     def _note_end(self, pending: Pending, outcome: Outcome) -> None:
         """Keep the end of a call, if it is one for all of its callers."""
-        may_go_on = outcome.executed is Executed.UNKNOWN and not pending.epoch
-        if may_go_on or outcome.retry_after is not None:
+        is_known = pending.is_recorded or bool(pending.epoch)
+        if (
+            outcome.executed is Executed.UNKNOWN and not is_known
+        ) or outcome.retry_after is not None:
             return
         end = self._ends[pending.root] = self._end_of(pending, outcome)
         while len(self._ends) > _RETOLD_AT_MOST:
@@ -464,12 +466,12 @@ class ApprovalWaits:
         key, kept = pending.root, pending.keep
         if outcome.executed is not Executed.NO:
             kept = max(kept, self._settings.dedup_ttl)
-        until = time.monotonic() + kept
-        if outcome.executed is not Executed.UNKNOWN:
+        until, is_certain = time.monotonic() + kept, outcome.executed is not Executed.UNKNOWN
+        if is_certain or pending.is_recorded:
             with suppress(TypeError, ValueError, RecursionError):
                 body = self._envelope.encode_settled(key, outcome)
                 if len(body) <= _RETOLD_BYTES:
-                    return _End(key, body, True, until)
+                    return _End(key, body, is_certain, until)
         return _End(key, self._envelope.encode_settled(key, forgotten()), False, until)
 
     async def _retell(self, epoch: str) -> None:

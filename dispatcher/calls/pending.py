@@ -130,6 +130,8 @@ class Pending(msgspec.Struct, eq=False):
     """Whether it was cancelled for every dispatcher, and not only here."""
     is_new_outcome: bool = True
     """Whether its outcome was not yet stored when this dispatcher asked."""
+    is_recorded: bool = False
+    """Whether its outcome is that of its record, if it needed approval."""
     timer: asyncio.TimerHandle | None = None
     started_key: str = ""
     started_attempt: int = 0
@@ -323,6 +325,10 @@ class Pending(msgspec.Struct, eq=False):
         """Note whether another dispatcher dispatched it first."""
         self.is_attached = is_attached
 
+    def recorded(self) -> None:
+        """Note that its outcome is that of its record."""
+        self.is_recorded = True
+
     def was_settled_before(self) -> None:
         """Note that its outcome was stored before this dispatcher asked."""
         self.is_new_outcome = False
@@ -431,6 +437,7 @@ class Pending(msgspec.Struct, eq=False):
         self.message = msgspec.structs.replace(self.message, key=key, attempt=1, retries=left)
         self.stage, self.start_by = Stage.NEW, start_by
         self.accepted_in, self.epoch, self.again = self.epoch or self.accepted_in, "", False
+        self.is_recorded = False
         self.worker, self.republished, self.is_new_outcome, self.is_attached = "", 0, True, False
         self.attempt_ended(before)
 

@@ -68,6 +68,8 @@ class ReplyReader:
                     return
                 pending = self._calls.find(reply.key)
                 if pending is not None and pending.outcome is None:
+                    if pending.on_answered is not None:
+                        pending.recorded()
                     self._calls.resolve(pending, outcome)
                 else:
                     self._observers.notify("late", root_of(reply.key), outcome.worker)

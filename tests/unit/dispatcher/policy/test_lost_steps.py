@@ -315,6 +315,24 @@ async def test_a_call_that_is_found_lost_late_is_answered_before_its_deadline(
     assert (told.code, told.executed, RAN) == (Code.WORKER_LOST, Executed.UNKNOWN, [])
 
 
+async def test_a_denial_of_a_call_that_may_have_run_is_not_forgotten_either() -> None:
+    async with Dispatcher.in_memory([pay], settings=QUICK) as one:
+        turn = await one.dispatch([call()], session="s", turn="t")
+        approval, loss = await one_waits(one), Loss(one)
+        one._server.records[approval.id].unsent_in = ""
+        await one.approvals.deny(approval.id, by="anna")
+        told = await one.task_result(turn[0].handle or "", session="s", wait=10)
+        loss.happen()
+        record = one._server.records[approval.id]
+        await eventually(lambda: record.state == "settled", "it is told again")
+        with pytest.raises(ApprovalRefused):
+            await one.approvals.approve(approval.id, by="bob")
+        async with second(one, background_wait=0.05, lease_ttl=0.4) as other:
+            [again] = await other.dispatch([call()], session="s", turn="t")
+    assert (told.code, told.executed) == (again.code, again.executed)
+    assert (told.code, told.executed, RAN) == (Code.DENIED, Executed.UNKNOWN, [])
+
+
 async def test_ends_are_told_again_in_small_parts_and_none_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
