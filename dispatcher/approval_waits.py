@@ -76,7 +76,7 @@ class _End(NamedTuple):
 
     key: str
     body: bytes
-    is_certain: bool
+    is_final: bool
     until: float
 
 
@@ -198,7 +198,7 @@ class ApprovalWaits:
             self._in_flight.in_background(self._look(pending))
 
     def ended(self, pending: Pending, outcome: Outcome) -> None:
-        """Remember that a call did not run: it must not run though the server forgets that."""
+        """Remember the end of a call that did not run, or was cancelled: it must not run later."""
         if pending.on_answered is None and not pending.retries:
             self._note_end(pending, outcome)
 
@@ -450,9 +450,8 @@ class ApprovalWaits:
     def _note_end(self, pending: Pending, outcome: Outcome) -> None:
         """Keep the end of a call, if it is one for all of its callers."""
         is_known = pending.is_recorded or bool(pending.epoch)
-        if (
-            outcome.executed is Executed.UNKNOWN and not is_known
-        ) or outcome.retry_after is not None:
+        is_known = is_known or outcome.executed is not Executed.UNKNOWN
+        if not is_known or outcome.retry_after is not None:
             return
         end = self._ends[pending.root] = self._end_of(pending, outcome)
         while len(self._ends) > _RETOLD_AT_MOST:
@@ -466,12 +465,12 @@ class ApprovalWaits:
         key, kept = pending.root, pending.keep
         if outcome.executed is not Executed.NO:
             kept = max(kept, self._settings.dedup_ttl)
-        until, is_certain = time.monotonic() + kept, outcome.executed is not Executed.UNKNOWN
-        if is_certain or pending.is_recorded:
+        until = time.monotonic() + kept
+        if pending.is_recorded or outcome.executed is not Executed.UNKNOWN:
             with suppress(TypeError, ValueError, RecursionError):
                 body = self._envelope.encode_settled(key, outcome)
                 if len(body) <= _RETOLD_BYTES:
-                    return _End(key, body, is_certain, until)
+                    return _End(key, body, True, until)
         return _End(key, self._envelope.encode_settled(key, forgotten()), False, until)
 
     async def _retell(self, epoch: str) -> None:
@@ -516,7 +515,7 @@ class ApprovalWaits:
             claimed=b"",
             doubtful=end.body,
             cancel=b"",
-            unsent=end.is_certain,
+            unsent=end.is_final,
         )
 
     def _leave(self, work: Coroutine[Any, Any, None]) -> None:

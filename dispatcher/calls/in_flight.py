@@ -63,7 +63,7 @@ class ApprovalHandler(Protocol):
         ...
 
     def ended(self, pending: Pending, outcome: Outcome) -> None:
-        """Remember that a call did not run, so that it runs nowhere although the server forgets."""
+        """Remember the end of a call that did not run, or was cancelled: it must not run later."""
         ...
 
 
@@ -525,10 +525,10 @@ class InFlightCalls(Calls):
             self._run_sharing.over(pending)
 
     def _note_failure(self, pending: Pending, outcome: Outcome) -> None:
-        if outcome.executed is Executed.NO:
-            if pending.may_be_known and pending.queue and not pending.is_run:
-                self.approvals.ended(pending, outcome)
-        elif pending.spec.effects is Effects.WRITE and may_still_run(outcome):
+        must_not_run = outcome.executed is Executed.NO or outcome.code is Code.CANCELLED
+        if must_not_run and pending.may_be_known and pending.queue and not pending.is_run:
+            self.approvals.ended(pending, outcome)
+        if pending.spec.effects is Effects.WRITE and may_still_run(outcome):
             self._late_writes.watch(pending)
 
     def _submit_again(self, pending: Pending) -> None:

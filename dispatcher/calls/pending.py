@@ -131,7 +131,7 @@ class Pending(msgspec.Struct, eq=False):
     is_new_outcome: bool = True
     """Whether its outcome was not yet stored when this dispatcher asked."""
     is_recorded: bool = False
-    """Whether its outcome is that of its record, if it needed approval."""
+    """Whether its outcome is that of its record; not noted of one that is ok."""
     timer: asyncio.TimerHandle | None = None
     started_key: str = ""
     started_attempt: int = 0

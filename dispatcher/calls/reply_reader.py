@@ -68,7 +68,7 @@ class ReplyReader:
                     return
                 pending = self._calls.find(reply.key)
                 if pending is not None and pending.outcome is None:
-                    if pending.on_answered is not None:
+                    if not outcome.ok:
                         pending.recorded()
                     self._calls.resolve(pending, outcome)
                 else:
