@@ -150,6 +150,39 @@ async def failback(scene: Scene) -> None:
         await scene.repeat(fail_and_back, 0.3, 2.0)
 
 
+@row("return", short=2, long=30)
+async def to_and_fro(scene: Scene) -> None:
+    """The replica is promoted and dies; the old primary, which nobody demoted, is asked again."""
+    primary = await scene.server("one", listen="port")
+    replica = await scene.server("two", listen="port")
+    clients = await scene.proxy(primary)
+    replication = await scene.proxy(primary)
+    settings = scene.settings(clients.url, queue_timeout=_LONG_ENOUGH_SECONDS)
+    await _replicate(scene, replica, replication)
+    await scene.fleet(settings)
+
+    async def go_and_return() -> Collection[str]:
+        replication.delay = scene.rng.uniform(0.0, 0.3)
+        await scene.pause(0.2, 1.0)
+        with scene.outage():
+            replication.cut_all()
+            await scene.off_loop(lambda: _command(replica, "REPLICAOF", "NO", "ONE"))
+            clients.target = replica.port
+            clients.cut_all()
+        await scene.pause(2.5, 6.0)
+        with scene.outage():
+            await scene.off_loop(replica.kill)
+            clients.target = primary.port
+            clients.cut_all()
+        replication.delay = 0.0
+        await scene.off_loop(replica.start)
+        await _replicate(scene, replica, replication)
+        return ALL_MODES
+
+    async with scene.load(settings):
+        await scene.repeat(go_and_return, 1.0, 3.0)
+
+
 async def _replicate(scene: Scene, replica: Server, replication: Proxy) -> None:
     """Make it a replica, through the proxy, and wait until it is one."""
     await scene.off_loop(lambda: _command(replica, "REPLICAOF", "127.0.0.1", str(replication.port)))
