@@ -8,7 +8,6 @@ time.
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -29,8 +28,7 @@ from toolpool.contract.envelope import BackgroundCall
 from toolpool.contract.errors import MessageRejected, ServerError
 from toolpool.contract.ledger.approval_steps import ApprovalRecord, WaitStep
 from toolpool.contract.ledger.lua_scripts import growing_pauses, new_nonce
-from toolpool.contract.ledger.protocols import CloseReason, Closing
-from toolpool.contract.outcome import Code, Executed, Outcome
+from toolpool.contract.outcome import Code
 from toolpool.contract.redis_keys import root_of
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher import outcomes
@@ -55,12 +53,6 @@ _LEAVING_SECONDS = 2.0
 _POLL_SECONDS = 5.0
 """How often to look for decisions that were not reported to this dispatcher."""
 _LOOKED_AT_ONCE = 256
-_TOLD_AT_ONCE = 32
-_TOLD_AGAIN_SECONDS = 3.0
-"""How long dispatchers take at most to notice that the server has lost data, and to tell it."""
-_RETOLD_AT_MOST = 1024
-_RETOLD_BYTES = 16 * 1024
-"""A larger result is not told again, but only that the call ran."""
 
 
 class _Wait(NamedTuple):
@@ -69,15 +61,6 @@ class _Wait(NamedTuple):
     pending: Pending
     request: ApprovalRequest
     epoch: str
-
-
-class _End(NamedTuple):
-    """The end of a call, as its caller was told, and until when it is kept (monotonic clock)."""
-
-    key: str
-    body: bytes
-    is_final: bool
-    until: float
 
 
 class ApprovalWaits:
@@ -99,6 +82,7 @@ class ApprovalWaits:
         self._settings = services.settings
         self._observers = services.observers
         self._in_flight = in_flight
+        self._ended = in_flight.ended_calls
         self._catalog = catalog
         self._notifier = notifier
         self._policy = policy
@@ -107,16 +91,6 @@ class ApprovalWaits:
         """The roots of approved calls that the policy is judging."""
         self._confirmed_in: str | None = None
         """The server epoch in which all waiting calls were confirmed as unsent."""
-        self._ends: OrderedDict[str, _End] = OrderedDict()
-        """The last ends, by root: the server may lose them, but no caller forgets what it read."""
-        self._untold: dict[str, _End] = {}
-        """The ends that the server may have lost and that were not yet told again, by root."""
-        self._untold_since = 0.0
-        """When the last change of the server's epoch was noticed."""
-        self._lost_until = 0.0
-        """Until when other dispatchers tell the server again what it has lost."""
-        self._told_again_in = self._sent_told_again_in = ""
-        """The epoch in which the ends, and which calls had been sent, were put among these."""
         self._looked_at = time.monotonic()
         self._leaving: set[asyncio.Task[None]] = set()
         in_flight.approvals = self
@@ -196,16 +170,6 @@ class ApprovalWaits:
                 self._audit_once("denied", wait.request, read)
         elif pending.awaits_approval:  # before the request is known here
             self._in_flight.in_background(self._look(pending))
-
-    def ended(self, pending: Pending, outcome: Outcome) -> None:
-        """Remember the end of a call that did not run, or was cancelled: it must not run later."""
-        if pending.on_answered is None and not pending.retries:
-            self._note_end(pending, outcome)
-
-    def sent_before_loss(self, pending: Pending) -> None:
-        """End the record of a call that may have run before the server lost that."""
-        if self._sent_told_again_in == self._transport.epoch:  # else it is told with the others
-            self._untold[pending.root] = self._end_of(pending, forgotten())
 
     def look(self, pending: Pending) -> None:
         """Check the ledger's state of a call that needs approval, or has it."""
@@ -289,7 +253,7 @@ class ApprovalWaits:
         if found.answer in ("ran", "moved"):
             self._in_flight.resolve(pending, forgotten())
             if found.state:  # else it would be sent again and again
-                self._untold[pending.root] = self._end_of(pending, forgotten())
+                self._ended.end_as_forgotten(pending)
             return
         if found.state == "settled":
             self._tell_end(found)
@@ -376,7 +340,7 @@ class ApprovalWaits:
             return
         if found is not None and not is_sent and self._may_be_sent_already(found):
             return  # checked again when that is known
-        if not is_sent and (pause := self._pause_after_loss(found.epoch if found else epoch)):
+        if not is_sent and (pause := self._ended.pause_after_loss(found.epoch if found else epoch)):
             self._in_flight.in_background(self._look(pending, pause))
             return
         if is_sent or not self._policy.asks_somebody:
@@ -424,15 +388,6 @@ class ApprovalWaits:
         pending.approved(start_by=start_by, deadline=deadline)
         self._in_flight.send_held(pending, is_sent=is_sent)
 
-    def _pause_after_loss(self, epoch: str) -> float:
-        """How long an approved call waits, as the server may have lost that it has ended.
-
-        `epoch` is that of its record. Other dispatchers may know of its end and tell it again.
-        """
-        if self._told_again_in and epoch != self._told_again_in:
-            return _TOLD_AGAIN_SECONDS
-        return max(0.0, self._lost_until - time.monotonic())
-
     def _may_be_sent_already(self, found: ApprovalRecord) -> bool:
         """Whether the server may have lost the data about the call having been sent."""
         return bool(self._transport.epoch) and found.epoch != self._transport.epoch
@@ -441,82 +396,11 @@ class ApprovalWaits:
         """Stop following a waiting call that was answered, and remember its end."""
         wait, outcome = self._waiting.pop(pending.root, None), pending.outcome
         if outcome is not None:
-            self._note_end(pending, outcome)
+            self._ended.note(pending, outcome)
         if wait is None or outcome is None:
             return
         if outcome.code is Code.DENIED and outcome.error == outcomes.NOBODY_APPROVED:
             self._audit_once("expired", wait.request, None)
-
-    def _note_end(self, pending: Pending, outcome: Outcome) -> None:
-        """Keep the end of a call, if it is one for all of its callers."""
-        is_known = pending.is_recorded or bool(pending.epoch)
-        is_known = is_known or outcome.executed is not Executed.UNKNOWN
-        if not is_known or outcome.retry_after is not None:
-            return
-        end = self._ends[pending.root] = self._end_of(pending, outcome)
-        while len(self._ends) > _RETOLD_AT_MOST:
-            self._ends.popitem(last=False)
-        epoch = self._transport.epoch or ""
-        if epoch != self._sent_told_again_in and pending.was_sent_before(epoch):
-            self._untold[pending.root] = end
-
-    def _end_of(self, pending: Pending, outcome: Outcome) -> _End:
-        """The end as it is now: its data becomes the host's, who may change it."""
-        key, kept = pending.root, pending.keep
-        if outcome.executed is not Executed.NO:
-            kept = max(kept, self._settings.dedup_ttl)
-        until = time.monotonic() + kept
-        if pending.is_recorded or outcome.executed is not Executed.UNKNOWN:
-            with suppress(TypeError, ValueError, RecursionError):
-                body = self._envelope.encode_settled(key, outcome)
-                if len(body) <= _RETOLD_BYTES:
-                    return _End(key, body, True, until)
-        return _End(key, self._envelope.encode_settled(key, forgotten()), False, until)
-
-    async def _retell(self, epoch: str) -> None:
-        """Tell the server again what it may have lost: first the ends, later what had been sent.
-
-        In between, workers report the calls that they run. Without this, a call that had ended here
-        would still wait for a person elsewhere, and be told as not run when that one denies it.
-        """
-        now = time.monotonic()
-        if epoch != self._told_again_in:
-            self._untold.update(self._ends)
-            if self._told_again_in:
-                self._lost_until = now + _TOLD_AGAIN_SECONDS
-            self._told_again_in, self._untold_since = epoch, now
-        # Workers may be one beat late; after a whole lease other dispatchers may send these calls.
-        is_time = now - self._untold_since >= self._settings.lease_ttl * 0.75
-        if is_time and epoch != self._sent_told_again_in:
-            sent = [p for p in self._in_flight.all_open() if p.was_sent_before(epoch)]
-            self._untold.update({p.root: self._end_of(p, forgotten()) for p in sent})
-            self._sent_told_again_in = epoch
-        # A call may be asked anew when its end is no longer kept.
-        self._untold = {root: end for root, end in self._untold.items() if end.until > now}
-        while ends := list(self._untold.values())[:_TOLD_AT_ONCE]:
-            answers = await self._transport.close_calls(
-                [self._closing(end) for end in ends],
-                end=CloseReason.RETOLD,
-                give_up_at=time.monotonic() + _LONGEST_PAUSE_SECONDS,
-            )
-            for end, answer in zip(ends, answers, strict=True):
-                if self._untold.get(end.key) is end:
-                    del self._untold[end.key]
-                if answer.outcome and self._in_flight.root(end.key) is not None:
-                    self._in_flight.settled(answer.outcome)
-
-    def _closing(self, end: _End) -> Closing:
-        return Closing(
-            key=end.key,
-            nonce=new_nonce(),
-            epoch="",
-            keep=max(1.0, end.until - time.monotonic()),
-            unclaimed=end.body,
-            claimed=b"",
-            doubtful=end.body,
-            cancel=b"",
-            unsent=end.is_final,
-        )
 
     def _leave(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._in_flight.in_background(work)
@@ -542,7 +426,7 @@ class ApprovalWaits:
 
     async def _follow_once(self) -> None:
         if self._transport.epoch:
-            await self._retell(self._transport.epoch)
+            await self._ended.tell(self._transport.epoch)
         epoch = self._in_flight.reported_epoch
         if epoch is not None and epoch != self._confirmed_in:
             await self._confirm(epoch)

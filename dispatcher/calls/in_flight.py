@@ -23,6 +23,7 @@ from toolpool.dispatcher.admission.breaker import Breaker
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.calls import pending_factory
 from toolpool.dispatcher.calls.deadlines import Deadlines
+from toolpool.dispatcher.calls.ended_calls import EndedCalls
 from toolpool.dispatcher.calls.fleet_circuits import FleetCircuits
 from toolpool.dispatcher.calls.late_writes import LateWrites
 from toolpool.dispatcher.calls.live_workers import LiveWorkers
@@ -58,14 +59,6 @@ class ApprovalHandler(Protocol):
         """Handle the decision about a call."""
         ...
 
-    def sent_before_loss(self, pending: Pending) -> None:
-        """End the record of a call that may have run before the server lost that."""
-        ...
-
-    def ended(self, pending: Pending, outcome: Outcome) -> None:
-        """Remember the end of a call that did not run, or was cancelled: it must not run later."""
-        ...
-
 
 class InFlightCalls(Calls):
     """Every accepted call without an outcome, and the parts that move it along."""
@@ -95,6 +88,7 @@ class InFlightCalls(Calls):
         self._late_writes = LateWrites(
             lease_ttl=settings.lease_ttl, has_ended=self._transport.has_ended
         )
+        self.ended_calls = EndedCalls(services, self)
         self._pump = Pump(services, self)
         self._rate_gate = RateGate(services, self, pump=self._pump)
         self._refusals = Refusals(services, self)
@@ -249,7 +243,7 @@ class InFlightCalls(Calls):
             # the server lost that it was sent, or started: only its outcome may arrive
             pending.claimed_by("")
             self._pump.queue_of(pending).orphaned(pending)
-            self.approvals.sent_before_loss(pending)
+            self.ended_calls.sent_before_loss(pending)
         else:
             if pending.limited is not None:
                 self._rate_gate.ended(pending)
@@ -526,8 +520,10 @@ class InFlightCalls(Calls):
 
     def _note_failure(self, pending: Pending, outcome: Outcome) -> None:
         must_not_run = outcome.executed is Executed.NO or outcome.code is Code.CANCELLED
-        if must_not_run and pending.may_be_known and pending.queue and not pending.is_run:
-            self.approvals.ended(pending, outcome)
+        may_be_asked_again = pending.may_be_known and not pending.is_run and not pending.retries
+        is_noted_later = pending.on_answered is not None  # it needed approval
+        if must_not_run and may_be_asked_again and pending.queue and not is_noted_later:
+            self.ended_calls.note(pending, outcome)
         if pending.spec.effects is Effects.WRITE and may_still_run(outcome):
             self._late_writes.watch(pending)
 

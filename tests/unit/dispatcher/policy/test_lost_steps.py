@@ -201,8 +201,8 @@ async def test_another_dispatcher_sends_nothing_that_was_denied_and_approved_aft
         second(one, background_wait=0.05, lease_ttl=0.4) as other,
     ):
         await other.dispatch([call()], session="another", turn="t")
-        waits = other._parts.approval_waits
-        await eventually(lambda: waits._told_again_in, "it knows the server's epoch")
+        waits = other._in_flight.ended_calls
+        await eventually(lambda: waits._epoch, "it knows the server's epoch")
         turn = await one.dispatch([call()], session="s", turn="t")
         first = next(a for a in await one.approvals.waiting() if a.session == "s")
         await one.approvals.deny(first.id, by="anna")
@@ -260,8 +260,8 @@ async def test_the_end_of_a_sent_call_is_told_once_and_never_as_a_late_one(
         loss.happen()
         result = await one.task_result(turn[0].handle or "", session="s", wait=10)
         one._server.epoch += "."
-        waits = one._parts.approval_waits
-        await eventually(lambda: waits._told_again_in == one._server.epoch, "it is noticed")
+        waits = one._in_flight.ended_calls
+        await eventually(lambda: waits._epoch == one._server.epoch, "it is noticed")
         await eventually(lambda: not waits._untold, "all is told")
         GATE.open()
     assert result.code is Code.WORKER_LOST
@@ -275,7 +275,7 @@ async def test_an_end_that_could_not_be_told_in_time_does_not_end_a_new_request(
     async with Dispatcher.in_memory([pay], settings=settings) as one:
         await one.dispatch([call()], session="s", turn="t")
         await one.approvals.deny((await one_waits(one)).id, by="anna")
-        waits = one._parts.approval_waits
+        waits = one._in_flight.ended_calls
         await eventually(lambda: waits._ends, "its end is remembered")
         [end] = waits._ends.values()
         told = Told(one, monkeypatch, is_away=True)
@@ -297,13 +297,13 @@ async def test_a_call_that_is_found_lost_late_is_answered_before_its_deadline(
     async with Dispatcher.in_memory([pay], settings=QUICK) as one:
         turn = await one.dispatch([call()], session="s", turn="t")
         approval, transport = await one_waits(one), one._parts.in_flight._transport
-        publish, waits, tries = transport.publish, one._parts.approval_waits, list[int]()
+        publish, waits, tries = transport.publish, one._in_flight.ended_calls, list[int]()
 
         async def lost(*arguments: Any, **options: Any) -> Any:
             tries.append(1)
             if len(tries) == 1:
                 one._server.epoch += "."
-            elif waits._sent_told_again_in == one._server.epoch:
+            elif waits._sent_told_in == one._server.epoch:
                 return await publish(*arguments, **options)
             await asyncio.sleep(0.01)
             raise ServerUnavailable("open", sent=True)
@@ -342,7 +342,7 @@ async def test_ends_are_told_again_in_small_parts_and_none_twice(
         ids = [each.id for each in await one.approvals.waiting()]
         for id in ids:
             await one.approvals.deny(id, by="anna")
-        await eventually(lambda: len(one._parts.approval_waits._ends) == 40, "all ended")
+        await eventually(lambda: len(one._in_flight.ended_calls._ends) == 40, "all ended")
         transport, told = one._parts.in_flight._transport, list[list[str]]()
         close_calls, is_away = transport.close_calls, [False, True, True, False]
 
@@ -365,7 +365,7 @@ async def test_what_was_denied_stays_denied_when_it_is_asked_again_at_once() -> 
         await one.dispatch([call()], session="s", turn="t")
         approval, loss = await one_waits(one), Loss(one)
         await one.approvals.deny(approval.id, by="anna")
-        await eventually(lambda: one._parts.approval_waits._ends, "its end is remembered")
+        await eventually(lambda: one._in_flight.ended_calls._ends, "its end is remembered")
         loss.happen()
         turn = await one.dispatch([call()], session="s", turn="t")
         told = await one.task_result(turn[0].handle or "", session="s", wait=10)
@@ -396,7 +396,7 @@ async def test_the_end_of_an_earlier_request_does_not_end_a_new_one(is_elsewhere
     ):
         await one.dispatch([call()], session="s", turn="t")
         await one.approvals.deny((await one_waits(one)).id, by="anna")
-        ends = one._parts.approval_waits._ends
+        ends = one._in_flight.ended_calls._ends
         await eventually(lambda: ends, "its end is remembered")
         [end] = ends.values()
         await eventually(lambda: time.monotonic() > end.until, "its end is no longer kept")
