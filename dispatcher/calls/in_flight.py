@@ -163,7 +163,7 @@ class InFlightCalls(Calls):
         that `is_behind` such calls is not answered by a shared or kept result that is older.
         """
         equal: str | None = None
-        if spec.is_shared:
+        if spec.single_flight is True or spec.cache_seconds is not msgspec.UNSET:
             switches = self._switches.on_arguments(spec.name, self._settings.tenant)
             equal = equality_of(call, spec, turn, self._settings.tenant, switches)
         pending, is_new = self._accept(call, spec, turn, since, is_watched=equal is None)

@@ -92,7 +92,8 @@ def read(
         not_a_response = NotAResponse("unknown_form")
     else:
         response_id, model = module.identity(plain)
-        turn = turn or _named(response_id)
+        if turn is None and isinstance(response_id, str) and response_id:
+            turn = response_id if is_usable(response_id) else substitute(response_id)
         end = ending(name, *module.stopped(plain)) if stop is None else ending(name, stop)
         reader = Reader(turn or _stable_name(plain), max_bytes, doubled_keys, wording, end)
         try:
@@ -186,13 +187,6 @@ def _with_distinct_ids(calls: list[ToolCall]) -> list[ToolCall]:
             )
         seen.add((id, choice))
     return calls
-
-
-def _named(id: Any) -> str | None:
-    """A response's id as a turn's name; an id that is too long or not Unicode is replaced."""
-    if not isinstance(id, str) or not id:
-        return None
-    return id if is_usable(id) else substitute(id)
 
 
 def _unknown(plain: Any) -> NotAResponse:
