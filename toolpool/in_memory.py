@@ -18,9 +18,9 @@ from toolpool.contract.version import VERSION
 from toolpool.workers.credentials.lookup import Credentials
 from toolpool.workers.credentials.secret_sources import Resolve, Source, source_of, usable
 from toolpool.workers.observers.log import log
+from toolpool.workers.running.admission import Admission
 from toolpool.workers.running.call_runner import CallRunner
 from toolpool.workers.running.executor import Executor
-from toolpool.workers.running.gate import Gate
 from toolpool.workers.running.limit_notices import LimitNotices
 from toolpool.workers.running.message_reader import MessageReader
 from toolpool.workers.running.settler import Settler
@@ -63,15 +63,15 @@ class InMemoryWorker:
         self._credentials = Credentials(
             _source(secrets, settings), settings, partial(observers.notify, "unresolved")
         )
-        gate = Gate(catalog, envelope, settings, server)
-        gate.server_time = server.time
+        admission = Admission(catalog, envelope, settings, server)
+        admission.server_time = server.time
         self._runner = CallRunner(
             worker=_WORKER,
             catalog=catalog,
             max_result_bytes=settings.max_result_bytes,
             children=None,
             credentials=self._credentials,
-            gate=gate,
+            admission=admission,
         )
         message_reader = MessageReader(envelope, observers)
         message_reader.server_time = self._settler.server_time = server.time
@@ -84,7 +84,7 @@ class InMemoryWorker:
             message_reader=message_reader,
             observers=observers,
             slots=Slots({kind: settings.slots(kind) for kind in (RunIn.LOOP, RunIn.THREAD)}),
-            gate=gate,
+            admission=admission,
             limit_notices=LimitNotices(server.rates, _WORKER),
         )
         specs = [tool.spec for tool in catalog.tools.values()]

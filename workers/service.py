@@ -33,12 +33,12 @@ from toolpool.workers.credentials.lookup import Credentials
 from toolpool.workers.credentials.secret_sources import Source
 from toolpool.workers.presence import Presence
 from toolpool.workers.running import forks
+from toolpool.workers.running.admission import Admission
 from toolpool.workers.running.call_runner import CallRunner
 from toolpool.workers.running.cancels import follow_cancels
 from toolpool.workers.running.children import started_children
 from toolpool.workers.running.claimed_call import ClaimedCall
 from toolpool.workers.running.executor import Executor
-from toolpool.workers.running.gate import Gate
 from toolpool.workers.running.leak_check import Leftovers
 from toolpool.workers.running.limit_notices import LimitNotices
 from toolpool.workers.running.message_reader import MessageReader
@@ -163,7 +163,7 @@ class WorkerService:
             observers=self._observers,
         )
         self._executor.leased_at = lambda: self._presence.renewed_at
-        for part in (self._message_reader, self._gate, self._settler, self._limit_notices):
+        for part in (self._message_reader, self._admission, self._settler, self._limit_notices):
             part.server_time = self._presence.clock.time
         self._on_loop(self._follow(), _START_SECONDS)
         self._watchdog = Watchdog(
@@ -345,14 +345,14 @@ class WorkerService:
             envelope=self._envelope,
             keep=settings.result_ttl,
         )
-        self._gate = Gate(self._catalog, self._envelope, settings, ledger)
+        self._admission = Admission(self._catalog, self._envelope, settings, ledger)
         self._runner = CallRunner(
             worker=self.id,
             catalog=self._catalog,
             max_result_bytes=settings.max_result_bytes,
             children=self._children,
             credentials=self._credentials,
-            gate=self._gate,
+            admission=self._admission,
         )
         rates = RedisRates(scripts, self._names, queue_timeout=settings.queue_timeout)
         self._limit_notices = LimitNotices(rates, self.id)
@@ -364,7 +364,7 @@ class WorkerService:
             settler=self._settler,
             message_reader=self._message_reader,
             slots=self._slots,
-            gate=self._gate,
+            admission=self._admission,
             limit_notices=self._limit_notices,
             observers=self._observers,
             lease_ttl=settings.lease_ttl,
@@ -391,7 +391,7 @@ class WorkerService:
     async def _follow_switches(self) -> None:
         """Restore switches that were removed without a key; claims report new ones."""
         while True:
-            await self._gate.follow_switches()
+            await self._admission.follow_switches()
             await asyncio.sleep(self._settings.lease_interval)
 
     async def _pulse(self) -> None:

@@ -76,7 +76,7 @@ def new_nonce() -> str:
 def script(step: LuaScript) -> tuple[str, str]:
     """The step's Lua source and its SHA-1."""
     folder = resources.files("toolpool.contract.ledger") / "lua"
-    parts = ["preamble", *(["places"] if step in _WITH_PLACES else []), step.value]
+    parts = ["preamble", *(["rate_places"] if step in _WITH_PLACES else []), step.value]
     source = "".join((folder / f"{part}.lua").read_text() for part in parts)
     return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 

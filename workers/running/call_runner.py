@@ -25,8 +25,8 @@ from toolpool.contract.spec import RunIn
 from toolpool.workers.context import ProgressThrottle, ReportProgress, ToolContext
 from toolpool.workers.credentials.lookup import Credentials
 from toolpool.workers.running import forks, frames
+from toolpool.workers.running.admission import Admission
 from toolpool.workers.running.children import ChildPool
-from toolpool.workers.running.gate import Gate
 from toolpool.workers.running.invoke import Invocation, invoke, invoke_coroutine
 from toolpool.workers.running.outcomes import WorkerOutcomes
 from toolpool.workers.running.output import Completion
@@ -66,10 +66,10 @@ class CallRunner:
         max_result_bytes: int,
         children: ChildPool | None,
         credentials: Credentials,
-        gate: Gate,
+        admission: Admission,
     ) -> None:
         self.outcomes = WorkerOutcomes(worker)
-        self._gate = gate
+        self._admission = admission
         self._catalog = catalog
         self._max_result_bytes = max_result_bytes
         self._children = children
@@ -100,7 +100,7 @@ class CallRunner:
         """
         began = time.monotonic()
         tool = self._catalog.tools[call.tool]  # the executor releases calls of unknown tools
-        if refusal := self._gate.refusal(tool, call, tenant):
+        if refusal := self._admission.refusal(tool, call, tenant):
             done = Completion(refusal)
         else:
             ends_at = began + time_left - _REPLY_MARGIN_SECONDS
@@ -110,7 +110,9 @@ class CallRunner:
             else:
                 left = ends_at - time.monotonic()
                 switches = (
-                    self._gate.switches_on_arguments(call, tenant) if self._gate.switches.on else ()
+                    self._admission.switches_on_arguments(call, tenant)
+                    if self._admission.switches.on
+                    else ()
                 )
                 parameters = _RunParameters(
                     secrets, report_progress, on_silence, on_begin, on_entered, enter_by, switches

@@ -27,9 +27,9 @@ from toolpool.contract.ledger.rate_counters import ENTERED_WITHIN_SECONDS
 from toolpool.contract.outcome import Executed, Outcome
 from toolpool.contract.rates import Limit
 from toolpool.contract.spec import RunIn
+from toolpool.workers.running.admission import Admission
 from toolpool.workers.running.call_runner import CallRunner
 from toolpool.workers.running.claimed_call import ClaimedCall, Delivery, EarlyCancels, Entered
-from toolpool.workers.running.gate import Gate
 from toolpool.workers.running.limit_notices import LimitNotices
 from toolpool.workers.running.message_reader import MessageReader
 from toolpool.workers.running.output import Completion
@@ -65,7 +65,7 @@ class Executor:
         settler: Settler,
         message_reader: MessageReader,
         slots: Slots,
-        gate: Gate,
+        admission: Admission,
         limit_notices: LimitNotices,
         observers: WorkerObservers,
         lease_ttl: float = 8.0,
@@ -77,7 +77,7 @@ class Executor:
         self._settler = settler
         self._message_reader = message_reader
         self._slots = slots
-        self._gate = gate
+        self._admission = admission
         self._limit_notices = limit_notices
         self._observers = observers
         self._fresh_seconds = lease_ttl * _FRESH
@@ -123,7 +123,7 @@ class Executor:
         self.claim_more()
 
     def _take(self, call: CallMessage, delivery: Delivery) -> None:
-        if not self._gate.can_run(call):
+        if not self._admission.can_run(call):
             self._settler.passed(delivery.batch, call)
             self._observers.run("passed", call)
             delivery.decided()
@@ -285,7 +285,7 @@ class Executor:
         for run_in, waiting in self._waiting.items():
             count = min(self._slots.claimable(run_in), len(waiting))
             if run_in is RunIn.PROCESS and any(
-                self._gate.is_limited(call) for call, _ in islice(waiting, max(count, 0))
+                self._admission.is_limited(call) for call, _ in islice(waiting, max(count, 0))
             ):
                 # A place is kept for a limited time before its call starts: claim none ahead.
                 count = min(count, self._slots.claimable(run_in, ahead=False))
@@ -300,7 +300,7 @@ class Executor:
         return time.monotonic() - self.leased_at() < self._fresh_seconds
 
     async def _claim(self, run_in: RunIn, chosen: list[_Waiting]) -> None:
-        if self._gate.switches.on:
+        if self._admission.switches.on:
             chosen = await self._not_denied(run_in, chosen)
         while chosen:
             claims, is_limited = self._claims(chosen)
@@ -310,8 +310,8 @@ class Executor:
                     claims,
                     worker=self._worker,
                     give_up_at=asked_at + _CLAIM_PATIENCE_SECONDS,
-                    switches=self._gate.switches.version,
-                    now=self._gate.server_time() if is_limited else 0.0,
+                    switches=self._admission.switches.version,
+                    now=self._admission.server_time() if is_limited else 0.0,
                 )
                 self._slots.claimed(time.monotonic() - asked_at)
             except ServerUnavailable:
@@ -337,7 +337,7 @@ class Executor:
                     self._start(run_in, call, delivery, claim, time_left, enter_by)
                 delivery.decided()
             if chosen := stale:
-                await self._gate.follow_switches()
+                await self._admission.follow_switches()
                 chosen = await self._not_denied(run_in, chosen)
         self.claim_more()
 
@@ -346,7 +346,7 @@ class Executor:
         claims: list[Claim] = []
         is_limited = False
         for call, delivery in chosen:
-            limits = self._gate.limits(call, delivery.batch.tenant)
+            limits = self._admission.limits(call, delivery.batch.tenant)
             is_limited = is_limited or bool(limits)
             claims.append(
                 Claim(
@@ -370,7 +370,7 @@ class Executor:
         """The calls that no switch denies; the others are passed to their dispatchers."""
         if not any(map(self._is_switched_off, chosen)):
             return chosen
-        await self._gate.follow_switches()  # the switch may have been removed
+        await self._admission.follow_switches()  # the switch may have been removed
         allowed: list[_Waiting] = []
         for call, delivery in chosen:
             if self._is_switched_off((call, delivery)):
@@ -396,7 +396,7 @@ class Executor:
 
     def _is_switched_off(self, waiting: _Waiting) -> bool:
         call, delivery = waiting
-        return self._gate.is_switched_off(call, delivery.batch.tenant)
+        return self._admission.is_switched_off(call, delivery.batch.tenant)
 
     def _admitted(
         self, call: CallMessage, batch: Batch, claim: Claim, answer: str | float, *, is_leased: bool

@@ -11,8 +11,8 @@ from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring
 from toolpool.workers.credentials.lookup import Credentials
+from toolpool.workers.running.admission import Admission
 from toolpool.workers.running.call_runner import CallRunner
-from toolpool.workers.running.gate import Gate
 from toolpool.workers.tool import tool
 from toolpool.workers.tool_loading import Catalog
 
@@ -50,15 +50,15 @@ def decision(envelope: Envelope = ENVELOPE, **changed: Any) -> bytes:
 async def run(approval: bytes | None, amount: int = 5) -> tuple[Code | None, Executed, list[int]]:
     """How the call ends, and what ran."""
     RAN.clear()
-    gate = Gate(CATALOG, ENVELOPE, Settings(), MemoryServer())
-    gate.server_time = lambda: NOW
+    admission = Admission(CATALOG, ENVELOPE, Settings(), MemoryServer())
+    admission.server_time = lambda: NOW
     runner = CallRunner(
         worker="w",
         catalog=CATALOG,
         max_result_bytes=1 << 20,
         children=None,
         credentials=Credentials(None, Settings()),
-        gate=gate,
+        admission=admission,
     )
     call = CallMessage(
         key="k",

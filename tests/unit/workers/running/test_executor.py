@@ -34,10 +34,10 @@ from toolpool.contract.spec import RunIn
 from toolpool.workers.context import ToolContext
 from toolpool.workers.credentials.lookup import Credentials
 from toolpool.workers.running import slots as slots_module
+from toolpool.workers.running.admission import Admission
 from toolpool.workers.running.call_runner import CallRunner
 from toolpool.workers.running.children import ChildPool
 from toolpool.workers.running.executor import Executor
-from toolpool.workers.running.gate import Gate
 from toolpool.workers.running.limit_notices import LimitNotices
 from toolpool.workers.running.message_reader import MessageReader
 from toolpool.workers.running.settler import Settler
@@ -147,7 +147,7 @@ class Bench:
         catalog = catalog or Catalog(tools)
         self.observers = WorkerObservers(settings=Settings(), tools=catalog.tools)
         self.slots = Slots(slots)
-        self.gate = Gate(catalog, ENVELOPE, Settings(), self.ledger)
+        self.admission = Admission(catalog, ENVELOPE, Settings(), self.ledger)
         self.message_reader = MessageReader(ENVELOPE, self.observers)
         self.leased_at: Callable[[], float] = time.monotonic
         self.settler = Settler(worker="w", ledger=self.ledger, envelope=ENVELOPE, keep=60.0)
@@ -157,7 +157,7 @@ class Bench:
             max_result_bytes=1 << 20,
             children=children,
             credentials=Credentials(None, Settings()),
-            gate=self.gate,
+            admission=self.admission,
         )
         self.executor = Executor(
             worker="w",
@@ -168,7 +168,7 @@ class Bench:
             message_reader=self.message_reader,
             observers=self.observers,
             slots=self.slots,
-            gate=self.gate,
+            admission=self.admission,
             limit_notices=LimitNotices(MemoryRates(lambda _: False), "w"),
         )
         self.executor.leased_at = lambda: self.leased_at()
@@ -426,7 +426,7 @@ async def test_the_end_of_a_thread_is_reported_after_it_ended(gate: Path) -> Non
 
 async def test_a_cancel_that_overtakes_the_claims_answer_is_heeded(tmp_path: Path) -> None:
     bench = Bench({RunIn.LOOP: 2})
-    await bench.gate.follow_switches()
+    await bench.admission.follow_switches()
     bench.ledger.held = asyncio.Event()
     await bench.call("a", "touch", path=str(tmp_path / "trace"))
     await eventually(lambda: bench.ledger.state("a") == "claimed", "it is claimed")
@@ -502,7 +502,7 @@ async def test_how_old_a_lease_may_be_follows_from_when_it_is_gone(
         message_reader=bench.message_reader,
         observers=bench.observers,
         slots=Slots({RunIn.LOOP: 2}),
-        gate=bench.gate,
+        admission=bench.admission,
         limit_notices=LimitNotices(MemoryRates(lambda _: False), "w"),
         lease_ttl=2.0,
     )
@@ -687,7 +687,7 @@ async def test_a_worker_claims_nothing_that_a_switch_denies(tmp_path: Path) -> N
 async def test_nothing_is_claimed_after_the_step_in_which_a_switch_was_set(tmp_path: Path) -> None:
     """R67: also not by a worker whose claim was on its way meanwhile."""
     bench = Bench({RunIn.LOOP: 1})
-    await bench.gate.follow_switches()
+    await bench.admission.follow_switches()
     bench.ledger.before_claim = lambda: bench.switch() if bench.ledger.claims == 1 else None
     await bench.call("a", "touch", path=str(tmp_path / "ran"))
     await passed(bench, "a")
@@ -721,8 +721,8 @@ async def test_a_switch_that_no_call_can_meet_is_logged_once(
 ) -> None:
     bench = Bench({RunIn.LOOP: 1})
     bench.switch(tool="touch_path", argument="path", value=5)
-    await bench.gate.follow_switches()
-    await bench.gate.follow_switches()
+    await bench.admission.follow_switches()
+    await bench.admission.follow_switches()
     (record,) = [r for r in caplog.records if "switch_without_effect" in r.message]
     assert "tool=touch_path argument=path" in record.message
 
@@ -730,7 +730,7 @@ async def test_a_switch_that_no_call_can_meet_is_logged_once(
 async def test_a_switch_that_was_taken_back_denies_nothing_at_a_worker(tmp_path: Path) -> None:
     bench = Bench({RunIn.LOOP: 1})
     bench.switch()
-    await bench.gate.follow_switches()
+    await bench.admission.follow_switches()
     bench.switch(number=2, on=False)
     await bench.call("a", "touch", path=str(tmp_path / "ran"))
     await eventually(lambda: "a" in bench.outcomes(), "it has run")
@@ -754,10 +754,10 @@ async def test_a_worker_sets_a_switch_again_that_somebody_removed_without_a_key(
     """R69: no dispatcher is there any more that knows it."""
     bench = Bench({RunIn.LOOP: 1})
     bench.switch()
-    await bench.gate.follow_switches()
+    await bench.admission.follow_switches()
     known, version = dict(bench.ledger.switch_states), bench.ledger.switch_version
     bench.ledger.switch_states.clear()
-    await bench.gate.follow_switches()
+    await bench.admission.follow_switches()
     assert bench.ledger.switch_states == known
     assert bench.ledger.switch_version != version, "other workers read them"
 

@@ -23,12 +23,12 @@ from toolpool.contract.settings import Settings
 from toolpool.workers.tool import Tool
 from toolpool.workers.tool_loading import Catalog
 
-log = logs.logger("gate")
+log = logs.logger("admission")
 
 _SWITCHES_PAUSE_SECONDS = 0.25
 
 
-class Gate:
+class Admission:
     """The gate of one worker."""
 
     def __init__(
