@@ -139,6 +139,8 @@ def turn_options(
         )
     if wait is not None:
         wait = patience(wait)
+    if not isinstance(again, bool):
+        raise ValueError(f"again must be True or False, not {str(again)[:40]}")
     if again and (session is None or turn is None):
         raise ValueError("again=True needs a session, and a turn or a response with an id")
     size = 0

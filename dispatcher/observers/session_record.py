@@ -197,7 +197,8 @@ class TurnRows(msgspec.Struct, frozen=True, gc=False):
                 pending = sent.get(call.index)
                 if result is None and pending is not None and not pending.is_open:
                     result = given.at_once(pending)
-                self.note(number, result or _cancelled(call, was_sent=pending is not None))
+                may_run = pending is not None or self.options.is_named
+                self.note(number, result or _cancelled(call, may_run=may_run))
         except Exception:
             log.exception("row_not_recorded")
 
@@ -240,8 +241,8 @@ class _Final:
             log.exception("row_not_recorded")
 
 
-def _cancelled(call: ToolCall, *, was_sent: bool) -> ToolResult:
-    """The result of a call whose dispatch was cancelled; if sent, it may go on for others."""
+def _cancelled(call: ToolCall, *, may_run: bool) -> ToolResult:
+    """The result of a call whose dispatch was cancelled; others may go on with it, or be asked."""
     return ToolResult(
         call_id=call.provider_id,
         name=call.name,
@@ -249,7 +250,7 @@ def _cancelled(call: ToolCall, *, was_sent: bool) -> ToolResult:
         error="the dispatch was cancelled",
         code=Code.CANCELLED,
         retryable=False,
-        executed=Executed.UNKNOWN if was_sent else Executed.NO,
+        executed=Executed.UNKNOWN if may_run else Executed.NO,
     )
 
 

@@ -147,8 +147,11 @@ async def test_nothing_is_recorded_unless_it_is_asked_for(tmp_path: Path) -> Non
     assert list(tmp_path.glob("??/s.jsonl"))
 
 
-async def test_the_rows_of_a_cancelled_dispatch_are_written() -> None:
-    """One that ran, and one that was never sent."""
+@pytest.mark.parametrize(("name", "executed"), [(None, "no"), ("t", "unknown")])
+async def test_the_rows_of_a_cancelled_dispatch_are_written(
+    name: str | None, executed: str
+) -> None:
+    """One that ran, and one that was never sent: another dispatcher may be asked for it."""
     gate, sink = Gate(), Sink()
 
     @tool(effects="write")
@@ -158,7 +161,7 @@ async def test_the_rows_of_a_cancelled_dispatch_are_written() -> None:
 
     async with recorded(sink, [write, echo]) as dispatcher:
         asked = call("write", "w") + call("echo", "e", value=1) + call("echo", "x", value="x")
-        turn = asyncio.ensure_future(dispatcher.dispatch(asked, session="s"))
+        turn = asyncio.ensure_future(dispatcher.dispatch(asked, session="s", turn=name))
         await eventually(lambda: gate.came, "it runs")
         turn.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -169,7 +172,7 @@ async def test_the_rows_of_a_cancelled_dispatch_are_written() -> None:
     ]
     assert told == [
         ("aborted.cancelled", "unknown"),
-        ("aborted.cancelled", "no"),
+        ("aborted.cancelled", executed),
         ("validation.arguments", "no"),
     ]
 

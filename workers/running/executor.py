@@ -150,11 +150,12 @@ class Executor:
             running.task.cancel()
 
     def report_again(self) -> None:
-        """Confirm running calls and settle recent ones again: the server may have lost both.
+        """Confirm running calls, and end recent ones again: the server may have lost both.
 
         Dispatchers wait one lease for this before they consider a call unclaimed.
         """
         self._settler.send_again()
+        self._limit_notices.send_again()
         self._claiming.start(self._renew_claims())
 
     async def _renew_claims(self) -> None:

@@ -15,6 +15,7 @@ log = logs.logger("limit_notices")
 _AT_ONCE = 256
 _AT_MOST = 10_000
 _PATIENCE_SECONDS = 30.0
+_REMEMBERED_SECONDS = 60.0
 _END_SECONDS = 1.0
 """How long an outcome waits until its place is free, so that the next call can take it."""
 
@@ -28,6 +29,8 @@ class LimitNotices:
         self.server_time: Callable[[], float] = time.time
         """Unix time by the server's clock."""
         self._notes: deque[RateRelease] = deque(maxlen=_AT_MOST)
+        self._recent: deque[tuple[float, RateRelease]] = deque(maxlen=_AT_MOST)
+        """The places of calls that have ended, with the time: a server may lose its last writes."""
         self._sending: asyncio.Task[None] | None = None
 
     def begun(self, key: str, nonce: str, limits: tuple[Limit, ...]) -> None:
@@ -41,14 +44,26 @@ class LimitNotices:
         if windows := _windows(limits):
             self._notes.append(RateRelease(start_of(key, nonce), windows))
         if running := _running(limits):
-            self._notes.append(RateRelease(start_of(key, nonce, self._worker), running))
+            self._free(key, nonce, running)
         self._flush()
 
     async def ended(self, key: str, nonce: str, limits: tuple[Limit, ...]) -> None:
         """Report that a call has ended. Returns when its place is free, or after a moment."""
         if running := _running(limits):
-            self._notes.append(RateRelease(start_of(key, nonce, self._worker), running))
+            self._free(key, nonce, running)
             await asyncio.wait({self._flush()}, timeout=_END_SECONDS)
+
+    def send_again(self) -> None:
+        """Free the places of the last calls again: the server may have come back with them."""
+        self._notes.extend(note for _, note in self._recent)
+        self._flush()
+
+    def _free(self, key: str, nonce: str, running: tuple[Limit, ...]) -> None:
+        now, note = time.monotonic(), RateRelease(start_of(key, nonce, self._worker), running)
+        self._notes.append(note)
+        self._recent.append((now, note))
+        while self._recent[0][0] < now - _REMEMBERED_SECONDS:
+            self._recent.popleft()
 
     def _flush(self) -> "asyncio.Task[None]":
         if self._sending is None:

@@ -70,8 +70,7 @@ class Settler:
         self._outcomes: deque[tuple[Settlement, bool]] = deque()
         """Each with whether its tool has ended."""
         self._recent: deque[tuple[float, Settlement]] = deque()
-        """Recent settlements with their time, of calls that may not run twice: a server may lose
-        its last writes."""
+        """Recent settlements with their time: a server may lose its last writes."""
         self._recent_bytes = 0
         self._notices: dict[str, _Notice] = {}
         self._sending: asyncio.Task[None] | None = None
@@ -89,8 +88,7 @@ class Settler:
         self.forget(batch, call.key)
         settlement = self.settlement(batch, call, outcome)
         self._outcomes.append((settlement, not may_still_run(outcome)))
-        if not call.rerunnable:
-            self._remember(settlement)
+        self._remember(settlement)
         if self._sending is not None:
             return
         if not busy:

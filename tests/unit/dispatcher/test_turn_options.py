@@ -85,3 +85,9 @@ def test_no_time_that_a_server_could_keep(wrong: float) -> None:
 def test_no_context(wrong: Any) -> None:
     with pytest.raises(ValueError, match="context"):
         asked(context=wrong)
+
+
+@pytest.mark.parametrize("wrong", [None, "yes", 1, 0.5, [], {}])
+def test_again_is_true_or_false(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="again must be True or False"):
+        asked(again=wrong)

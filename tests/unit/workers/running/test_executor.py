@@ -174,15 +174,26 @@ class Bench:
         self.executor.leased_at = lambda: self.leased_at()
 
     async def call(
-        self, key: str, name: str, /, *, timeout: float = 30.0, spare: float = 9.0, **arguments: Any
+        self,
+        key: str,
+        name: str,
+        /,
+        *,
+        timeout: float = 30.0,
+        spare: float = 9.0,
+        rerunnable: bool = False,
+        **arguments: Any,
     ) -> None:
-        opening = Opening(key, 1, rerunnable=False, wait=9.0, deadline=timeout + spare, keep=60.0)
+        opening = Opening(
+            key, 1, rerunnable=rerunnable, wait=9.0, deadline=timeout + spare, keep=60.0
+        )
         await self.ledger.open(
             [opening], nonce=new_nonce(), reply=REPLY, queue="", message=b"", give_up_at=0.0
         )
         call = CallMessage(
-            key=key, id=key, tool=name, digest="", arguments=arguments, timeout=timeout
-        )
+            key=key, id=key, tool=name, digest="", arguments=arguments, timeout=timeout,
+            rerunnable=rerunnable,
+        )  # fmt: skip
         batch = Batch(id=key, reply=REPLY, calls=(call,))
         self.executor.receive(ENVELOPE.encode_batch(batch), lambda: None)
 
@@ -823,3 +834,15 @@ async def test_a_release_that_withdrew_that_a_tool_may_run_twice_decides(
     assert bench.ledger.is_marked(key)
     if not runs:
         assert bench.outcomes()[key].executed is Executed.NO
+
+
+@pytest.mark.parametrize("rerunnable", [False, True])
+async def test_what_the_server_lost_of_an_end_is_told_again(rerunnable: bool) -> None:
+    """Also of a call that may run twice: its worker is alive, so nobody would start it again."""
+    bench = Bench({RunIn.LOOP: 1})
+    await bench.call("k", "touch", rerunnable=rerunnable, path="/dev/null")
+    await eventually(lambda: bench.outcomes(), "it has ended")
+    record = bench.ledger.records["k"]
+    record.state, record.outcome, record.settled_by = "claimed", b"", ""
+    bench.executor.report_again()
+    await eventually(lambda: record.state == "settled", "its end is told again")

@@ -70,3 +70,14 @@ async def test_what_the_server_did_not_accept_is_sent_again() -> None:
     await starts.ended("k", "n", LIMITS)
     await eventually(lambda: rates.members(RUNNING) == set(), "it is told")
     assert rates.away == 0
+
+
+async def test_a_place_that_the_server_brings_back_is_freed_again() -> None:
+    """It had lost its last writes: nobody else knows that the call has ended."""
+    rates = Rates()
+    starts = LimitNotices(rates, "w")
+    assert rates.may_start("k", "n", LIMITS)
+    await starts.ended("k", "n", LIMITS)
+    assert rates.may_start("k", "n", (RUNNING,))
+    starts.send_again()
+    await eventually(lambda: not rates.members(RUNNING), "it is free")
