@@ -97,6 +97,12 @@ async def touch(path: str) -> None:
     Path(path).touch()
 
 
+@tool(effects="read")
+async def look() -> str:
+    """Look."""
+    return "seen"
+
+
 @tool
 async def touch_path(path: Path) -> None:
     """Leave a trace."""
@@ -143,7 +149,7 @@ class Bench:
         catalog: Catalog | None = None,
     ) -> None:
         self.ledger = Ledger()
-        tools = [wait, stay, stay_silent, stay_in_thread, write_much, touch, touch_path]
+        tools = [wait, stay, stay_silent, stay_in_thread, write_much, touch, touch_path, look]
         catalog = catalog or Catalog(tools)
         self.observers = WorkerObservers(settings=Settings(), tools=catalog.tools)
         self.slots = Slots(slots)
@@ -840,7 +846,7 @@ async def test_a_release_that_withdrew_that_a_tool_may_run_twice_decides(
 async def test_what_the_server_lost_of_an_end_is_told_again(rerunnable: bool) -> None:
     """Also of a call that may run twice: its worker is alive, so nobody would start it again."""
     bench = Bench({RunIn.LOOP: 1})
-    await bench.call("k", "touch", rerunnable=rerunnable, path="/dev/null")
+    await bench.call("k", "look", rerunnable=rerunnable)
     await eventually(lambda: bench.outcomes(), "it has ended")
     record = bench.ledger.records["k"]
     record.state, record.outcome, record.settled_by = "claimed", b"", ""
