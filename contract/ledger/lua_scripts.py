@@ -23,6 +23,7 @@ from toolpool.contract.server.redis_clients import mapped, removals, said
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 _EPOCHS_AT_MOST = 4
+_EPOCH_CHARACTERS = 128
 _DIGITS_OF_MS = 13
 """The digits of a date in milliseconds, until the year 2286."""
 REPLY_STREAM_MS = 7_200_000
@@ -164,8 +165,8 @@ class SeenEpochs:
         """A unique word, for a server without an epoch, and the epochs that are over."""
 
     def saw(self, epoch: str) -> None:
-        """Note the epoch of an answer."""
-        if epoch not in self._seen:
+        """Note the epoch of an answer; one that somebody without a key has made long is ignored."""
+        if epoch not in self._seen and len(epoch) <= _EPOCH_CHARACTERS:
             word, *earlier = self._seen
             self._seen = [word, *earlier[-_EPOCHS_AT_MOST:], epoch]
             self.candidate = " ".join(self._seen[:-1])

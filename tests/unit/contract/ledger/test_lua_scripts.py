@@ -9,7 +9,7 @@ from redis.exceptions import ResponseError
 
 from toolpool.contract.errors import CommandRejected, ServerUnavailable
 from toolpool.contract.ledger.answers import CallState, LedgerAnswer, decode_answers
-from toolpool.contract.ledger.lua_scripts import CommandSend, new_nonce, send
+from toolpool.contract.ledger.lua_scripts import CommandSend, SeenEpochs, new_nonce, send
 
 
 def test_a_forked_host_has_words_of_its_own() -> None:
@@ -83,3 +83,14 @@ async def test_a_connection_goes_back_to_the_pool_whatever_happens(
 def test_an_unsigned_outcome_is_no_attempt(attempt: bytes) -> None:
     answer = b"again " + attempt
     assert decode_answers([answer]) == [LedgerAnswer(CallState.SETTLED, outcome=answer)]
+
+
+def test_a_step_names_the_last_epochs_that_are_over_and_not_the_current_one() -> None:
+    epochs = SeenEpochs("word")
+    assert epochs.candidate == "word"
+    for epoch in ("a", "a", "b", "c", "a", "x" * 1_000):
+        epochs.saw(epoch)
+    assert epochs.candidate == "word a b"
+    for number in range(9):
+        epochs.saw(str(number))
+    assert epochs.candidate == "word 4 5 6 7"
