@@ -4,8 +4,10 @@ Rows are drafted when a turn is dispatched or answered, and written in order by 
 No call waits for it: if too many rows wait, further ones are dropped, and a row says how many.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,19 +79,25 @@ def recorder_of(
             f"{target!r} is not a session record: name a path, or an object with "
             "write(session, lines) and close()"
         )
-    return Recorder(target, redact=redact)
+    return Recorder(target, redact=redact, hook_seconds=settings.hook_timeout)
 
 
 class Recorder:
     """Writes the session record of a dispatcher. All but `close` runs on its event loop."""
 
-    def __init__(self, sink: RecordSink, *, redact: Redact | None) -> None:
+    def __init__(
+        self, sink: RecordSink, *, redact: Redact | None, hook_seconds: float = 5.0
+    ) -> None:
         self._sink = sink
+        self._hook_seconds = hook_seconds
         self._writer = Writer(sink, redact=redact)
         self.add = self._writer.add
         """Queues a row."""
         self._follows = True
         self._asking = BackgroundTasks()
+        self._unanswered: set[str] = set()
+        """The turns without result rows, by the names of their rows."""
+        self._turn_ended = asyncio.Event()
 
     def start(self) -> None:
         """Start writing. Raises `Misconfigured`."""
@@ -108,11 +116,17 @@ class Recorder:
     def asked(self, found: Response, options: TurnOptions) -> "TurnRows":
         """Record the calls of a turn."""
         rows = TurnRows(self, found, options, new_nonce())
+        self._unanswered.add(rows.name)
         try:
             rows.add_calls()
         except Exception:
             log.exception("row_not_recorded")
         return rows
+
+    def turn_ended(self, rows: "TurnRows") -> None:
+        """Note that a turn has its result rows."""
+        self._unanswered.discard(rows.name)
+        self._turn_ended.set()
 
     def audit(self, audit: Audit) -> None:
         """Record a decision among the rows of its session."""
@@ -126,8 +140,16 @@ class Recorder:
             self._asking.start(write())
 
     async def settle(self) -> None:
-        """Wait until the results of background calls are recorded."""
+        """Wait until the results of background calls, and of turns that still run, are recorded.
+
+        A turn may wait for a hook, which has its time limit.
+        """
         await self._asking.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._hook_seconds + 1.0):
+                while self._unanswered:
+                    self._turn_ended.clear()
+                    await self._turn_ended.wait()
 
 
 class AuditRows(Observer):
@@ -177,6 +199,8 @@ class TurnRows(msgspec.Struct, frozen=True, gc=False):
                         self._follow(_Final(self, number, pending, given), pending)
         except Exception:
             log.exception("row_not_recorded")
+        finally:
+            self.recorder.turn_ended(self)
 
     def _follow(self, final: "_Final", pending: Pending) -> None:
         if pending.is_open:
@@ -201,6 +225,8 @@ class TurnRows(msgspec.Struct, frozen=True, gc=False):
                 self.note(number, result or _cancelled(call, may_run=may_run))
         except Exception:
             log.exception("row_not_recorded")
+        finally:
+            self.recorder.turn_ended(self)
 
     def note(self, number: int, result: ToolResult) -> None:
         """Record the current result of a call."""

@@ -63,7 +63,7 @@ async def test_a_call_asked_during_a_retry_joins_it() -> None:
         assert [(await turn)[0].data for turn in asked] == [2, 2]
         assert dispatcher.in_flight() == 0
         queue = next(iter(dispatcher._in_flight._pump._shared.queues.values()))
-        assert (queue._in_flight, queue._unstarted, queue._lines) == (0, 0, {})
+        assert (queue._in_flight, queue._unstarted, queue._flows) == (0, 0, {})
 
 
 async def test_a_call_that_ran_keeps_its_result_though_its_tool_is_denied_now() -> None:

@@ -16,7 +16,16 @@ from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from tests.integration.twins import Gate
 from tests.waiting import eventually, wait_until
-from toolpool import Dispatcher, SessionRecord, Settings, SyncDispatcher, tool
+from toolpool import (
+    Dispatcher,
+    Hooks,
+    ProposedCall,
+    SessionRecord,
+    Settings,
+    SyncDispatcher,
+    ToolResult,
+    tool,
+)
 from toolpool.contract.errors import Misconfigured
 from toolpool.contract.outcome import Code
 from toolpool.dispatcher.analytics import read_record
@@ -77,10 +86,10 @@ class Sink:
 
 @asynccontextmanager
 async def recorded(
-    sink: Any, tools: Sequence[Any] = TOOLS, **settings: Any
+    sink: Any, tools: Sequence[Any] = TOOLS, hooks: Hooks | None = None, **settings: Any
 ) -> AsyncIterator[Dispatcher]:
-    options = Settings(**settings)
-    async with Dispatcher.in_memory(tools, settings=options, record=sink) as dispatcher:
+    options = {"settings": Settings(**settings), "record": sink, "hooks": hooks}
+    async with Dispatcher.in_memory(tools, **options) as dispatcher:
         yield dispatcher
 
 
@@ -175,6 +184,23 @@ async def test_the_rows_of_a_cancelled_dispatch_are_written(
         ("aborted.cancelled", executed),
         ("validation.arguments", "no"),
     ]
+
+
+async def test_what_is_answered_after_the_dispatcher_was_closed_is_recorded() -> None:
+    """Its hook still runs."""
+    gate, sink = Gate(), Sink()
+
+    async def slow(result: ToolResult, call: ProposedCall) -> None:
+        await gate.wait("hook")
+
+    hooks = Hooks(after_result=slow)
+    async with recorded(sink, [echo], hooks=hooks) as dispatcher:
+        asking = asyncio.create_task(dispatcher.dispatch(call("echo", "e", value=1), session="s"))
+        await eventually(lambda: gate.came, "its result is shown to the hook")
+        asyncio.get_running_loop().call_later(0.2, gate.open)
+    turn = await asking
+    assert turn.ok
+    assert [row["metadata"]["executed"] for row in sink.of("tool_result")] == ["yes"]
 
 
 async def test_the_end_of_a_background_call_is_a_further_row() -> None:
