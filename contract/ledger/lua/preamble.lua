@@ -118,16 +118,16 @@ end
 -- Also returns the value of its key.
 local function server_epoch(key, candidate)
   local own, left = string.match(candidate, '^(%S*)(.*)$')
-  local fresh = own .. table.concat(redis.call('TIME'), '.')  -- unique, as one client may be the first after every loss
   local value = value_of(key)
-  if not value or not string.find(value, '^[%w%p][%w%p ]*$') then
-    value = fresh
+  if not value or not string.find(value, '^[%w%p][%w%p ]*$') then  -- unique, as one client may be the first after every loss
+    value = own .. table.concat(redis.call('TIME'), '.')
     redis.call('SET', key, value)
   end
   read_epoch(value)
   local history = string.match(redis.call('INFO', 'replication'), 'master_replid:(%w+)')
     or string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
   if left ~= '' and string.find(left .. ' ', ' ' .. history .. '.' .. random .. ' ', 1, true) then
+    local fresh = own .. table.concat(redis.call('TIME'), '.')
     local answer = redis.pcall('SET', key, fresh)
     if not answer.err then value = fresh end
     read_epoch(value)
