@@ -305,7 +305,7 @@ class OrderedTurns:
         refusal = refusal or self._in_flight.available.refusal(call, is_sent=not waits)
         if refusal is not None:
             return self._in_flight.answer(call, spec, options, since, refusal)
-        if task_tools.is_own(spec):
+        if spec.name in task_tools.SPECS and task_tools.is_own(spec):
             work = self._background.answer(call, options)
             return self._in_flight.run_here(call, spec, options.session, work)
         if judgement is not None and judgement.approval is not None:

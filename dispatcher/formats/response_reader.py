@@ -119,7 +119,7 @@ def read(
         format=name,
         calls=tuple(calls),
         id=turn,
-        model=model if is_usable(model) else None,
+        model=model if model is not None and is_usable(model) else None,
         stop=None if end.verdict is Handling.RUN else end.stop,
     )
 
