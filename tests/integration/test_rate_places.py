@@ -125,6 +125,8 @@ class PlacesMachine(RuleBasedStateMachine):
         """A worker claims the call, which needs a place under each of its limits."""
         self.open_record(member, anew=False, state="open")
         nonce, ledger = new_nonce(), RedisLedger(self.real._steps, NAMES)
+        read_in, _ = self.real.run(ledger.switches())
+        self.real._sync.hset(NAMES.call(member), "epoch", read_in.partition(" ")[0])
         claim = Claim(member, 1, nonce, limits)
         may_start = self.memory.may_start(member, nonce, limits)
         for _ in range(1 + again):  # its client repeats it where it lost the answer
