@@ -63,7 +63,7 @@ def classified(
     joined = " ".join(notes) or None
     if outcome.ok:
         return ToolResult(
-            call_id=call.id if call.long_id is None else call.long_id,
+            call_id=call.provider_id,
             name=call.name,
             ok=True,
             data=outcome.data,

@@ -135,7 +135,6 @@ class InFlightCalls(Calls):
 
         Background calls go on: the dispatcher that next asks for their handle adopts them.
         """
-        self.available.close()
         await self.leave([p for p in self._open.values() if not p.in_background])
         self._run_sharing.close()
         await self._rate_gate.close()

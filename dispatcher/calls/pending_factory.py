@@ -87,8 +87,7 @@ def accepted(
 ) -> Pending:
     """Return a call accepted in this server epoch; its deadlines count from `since`."""
     assert call.arguments is not None
-    timeout = spec.timeout if turn.timeout is None else turn.timeout
-    rerunnable = spec.rerunnable
+    timeout, rerunnable = timeout_of(spec, turn), spec.rerunnable
     message = CallMessage(
         key=key,
         id=call.id,

@@ -103,7 +103,7 @@ class Reader(msgspec.Struct, frozen=True):
         return ToolCall(
             index=index,
             id=id,
-            name=name if len(name) < 64 and name.isascii() else printable(name[: call_ids.LONGEST]),
+            name=printable(name[: call_ids.LONGEST]),
             arguments=values,
             flaw=flaw,
             note=note,
