@@ -33,7 +33,9 @@ _TEXT_OF_LINES = re.compile(
     r"""|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?""",
     re.DOTALL,
 )
-"""A comment or a string literal; it decides which of them a quotation mark belongs to."""
+"""A comment or a string literal. Comments are matched too, so that a quotation mark in a comment
+does not begin a string.
+"""
 _LINES_REMEMBERED = 1_000
 _FILE_CHARACTERS = 1_000_000
 _QUOTES = re.compile(r"""(["'])…\1|["']""")

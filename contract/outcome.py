@@ -100,7 +100,7 @@ def is_temporary_refusal(outcome: Outcome) -> bool:
 
 BLOCKED_LOOP = "blocked_loop"
 """The reason of a call that blocked its worker's event loop until the worker was killed."""
-READ_OTHERWISE = "read_otherwise"
+ARGUMENTS_DIFFER = "arguments_differ"
 """The reason of a call whose arguments the tool would read differently than the policy did."""
 NOT_COMPARABLE = "not_comparable"
 """The reason of a call with an argument type that cannot be compared with the judged one."""

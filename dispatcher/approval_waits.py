@@ -269,7 +269,7 @@ class ApprovalWaits:
         if spec is not None and request.digest != _digest(spec, request):
             self._in_flight.refuse(pending, not_queued(Code.DENIED, outcomes.CHANGED_SINCE))
             return
-        pending.asked_about(request.message)
+        pending.set_approval_message(request.message)
         self._waiting[pending.root] = _Wait(pending, request, found.epoch)
         if found.state == "waiting":
             left = request.expires_at - self._transport.server_time()
@@ -292,7 +292,7 @@ class ApprovalWaits:
         request = self._request(found) if found.approval == "approved" else None
         decision = self._decision(found, request) if request is not None else None
         if request is not None and decision is not None and decision.approved:
-            pending.asked_about(request.message)
+            pending.set_approval_message(request.message)
             pending.decided(found.decision)
 
     def _decision(self, found: ApprovalRecord, request: ApprovalRequest) -> ApprovalDecision | None:
@@ -426,7 +426,7 @@ class ApprovalWaits:
 
     async def _follow_once(self) -> None:
         if self._transport.epoch:
-            await self._ended.tell(self._transport.epoch)
+            await self._ended.restore(self._transport.epoch)
         epoch = self._in_flight.reported_epoch
         if epoch is not None and epoch != self._confirmed_in:
             await self._confirm(epoch)
@@ -505,7 +505,7 @@ class ApprovalWaits:
     def _hold(self, pending: Pending, good: float) -> None:
         """Hold a call for `good` seconds, and answer it even if the server is away."""
         until = time.monotonic() + good
-        pending.awaits(until=until, queue_timeout=self._settings.queue_timeout)
+        pending.await_approval(until=until, queue_timeout=self._settings.queue_timeout)
         pending.on_answered = self._answered
         self._in_flight.keep_approval(pending)
 

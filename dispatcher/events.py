@@ -33,7 +33,7 @@ Kind = Literal[
 ]
 State = Literal["RUNNING", "COMPLETED", "FAILED"]
 _WITHOUT_EXECUTED = 2
-"""How many events a failed call makes whose tool did not run for it."""
+"""The number of events of a failed call that has no `tool_executed` event."""
 _SEVERE = frozenset({ErrorType.RUNTIME, ErrorType.EXCEPTION})
 
 

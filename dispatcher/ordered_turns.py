@@ -85,7 +85,7 @@ class Turn(msgspec.Struct, eq=False):
     sent: dict[int, Pending] = msgspec.field(default_factory=dict)
     """The accepted calls that were sent or answered, by index."""
 
-    def ahead(self, call_id: str | None = None) -> dict[int, ToolCall]:
+    def unsent(self, call_id: str | None = None) -> dict[int, ToolCall]:
         """The calls that were not sent yet, all or those of an id, by index."""
         return {
             call.index: call
@@ -96,7 +96,7 @@ class Turn(msgspec.Struct, eq=False):
     @property
     def is_cancelled(self) -> bool:
         """Whether all unsent calls are cancelled."""
-        return self.cancelled.keys() >= self.ahead().keys()
+        return self.cancelled.keys() >= self.unsent().keys()
 
 
 class OrderedTurns:
@@ -158,7 +158,7 @@ class OrderedTurns:
             and call_id in (None, pending.call.provider_id)
         ]
         turns = [turn for turn in self.running if session in (None, turn.options.session)]
-        ahead = [(turn, [*turn.ahead(call_id)]) for turn in turns]
+        ahead = [(turn, [*turn.unsent(call_id)]) for turn in turns]
         for turn, indexes in ahead:  # before anything is awaited: none of them starts now
             turn.cancelled = dict.fromkeys(indexes) | turn.cancelled
         await asyncio.gather(
@@ -172,7 +172,7 @@ class OrderedTurns:
     def unsent_calls(self) -> Iterator[UnsentCall]:
         """The calls that wait for others of their turn, or for a policy."""
         for turn in self.running:
-            for index, call in turn.ahead().items():
+            for index, call in turn.unsent().items():
                 end = functools.partial(self._cancelled_ahead, turn, index)
                 key = self._key_of(turn, index)
                 yield UnsentCall(call, turn.options.session, turn.options.began, end, key=key)
@@ -194,7 +194,7 @@ class OrderedTurns:
         """
         self._is_closed = True
         for turn in self.running:
-            turn.cancelled = dict.fromkeys(turn.ahead()) | turn.cancelled
+            turn.cancelled = dict.fromkeys(turn.unsent()) | turn.cancelled
             self._release(turn)
 
     async def _cancelled_ahead(self, turn: Turn, index: int) -> Outcome | None:

@@ -31,7 +31,7 @@ _OLDEST_SECONDS = 10 * 365 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Stranger:
+class ForeignWorker:
     """A worker that signs with another key: its own unverified description.
 
     One that has our key and `is_unreadable` is of another version.
@@ -59,7 +59,7 @@ class Fleet:
     """When it was read, in fleet time (Unix seconds)."""
     workers: list[WorkerLease] = field(default_factory=list)
     entries: dict[str, CatalogEntry] = field(default_factory=dict)
-    foreign_workers: list[Stranger] = field(default_factory=list)
+    foreign_workers: list[ForeignWorker] = field(default_factory=list)
     foreign_tools: list[str] = field(default_factory=list)
     offers: dict[str, dict[str, str]] = field(default_factory=dict)
     """The digests of each worker's tools, by name, if it reports them."""
@@ -243,14 +243,14 @@ def _note_tools(
             fleet.offers[lease.id] = tools[lease.toolset]
 
 
-def _stranger(id_: str, lease: bytes, *, is_unreadable: bool) -> Stranger:
+def _stranger(id_: str, lease: bytes, *, is_unreadable: bool) -> ForeignWorker:
     key, _, rest = lease.partition(b".")
     try:
         said = decode(rest.partition(b".")[2])
         host = said.get("host", "") if isinstance(said, dict) else ""
     except (ValueError, RecursionError):
         host = ""
-    return Stranger(
+    return ForeignWorker(
         id=_shown(id_),
         host=_shown(host),
         key=_shown(key[:8].decode("ascii", "replace")),

@@ -20,7 +20,7 @@ OPEN_ALREADY = (
 )
 OWN_THREAD = (
     "a SyncDispatcher cannot be asked from its own thread, which would wait for itself: in a hook "
-    "or a listener ask from another thread"
+    "or an observer ask from another thread"
 )
 
 

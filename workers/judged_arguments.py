@@ -21,7 +21,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_jsonable_pyt
 from toolpool.contract import encoding
 from toolpool.contract.envelope import PolicyVerdict
 from toolpool.contract.kill_switches import LISTS, means
-from toolpool.contract.outcome import NOT_COMPARABLE, READ_OTHERWISE
+from toolpool.contract.outcome import ARGUMENTS_DIFFER, NOT_COMPARABLE
 from toolpool.contract.schema.problem import Problem
 
 Path = tuple[str | int, ...]
@@ -34,15 +34,16 @@ _READS = frozenset({"__getitem__", "__iter__", "__missing__", "get", "items", "k
 _ENCODED = re.compile(rb'"content(?:Encoding|MediaType)":|"format":"(?:base64|base64url|binary)"')
 
 
-def read_otherwise(
+def argument_differences(
     judged: dict[str, Any], values: BaseModel, verdict: PolicyVerdict
 ) -> tuple[Problem, ...]:
     """Return the differences between the typed `values` and the judged arguments.
 
-    Values that a rule compares must be equal with the types' own defaults, and decoded for
-    `Base64Str` or `Json`. If a hook or a person judged the call, all other sent values must be
-    equal too. The types must not drop a field: it may be another name of a field whose default was
-    judged. Problems of the kind `NOT_COMPARABLE` expect the class of the value.
+    A value that a rule compares must equal the judged value, also after the types have filled in
+    their own defaults and decoded `Base64Str` or `Json`. If a hook or a person judged the call, all
+    other sent values must be equal too. The types must not drop a field: it may be another name of
+    a field whose default was judged. Problems of the kind `NOT_COMPARABLE` expect the class of the
+    value.
     """
     found: list[Problem] = []
     if verdict.paths:
@@ -140,14 +141,14 @@ def _differences(
         parts = _parts(judged, typed, is_whole=encoded is not None)
         is_same = parts is not None or _is_same(judged, typed)
         if not is_same and not (encoded and path[0] in encoded and _is_decoded(judged, typed)):
-            yield Problem(path, READ_OTHERWISE), False
+            yield Problem(path, ARGUMENTS_DIFFER), False
     except PydanticSerializationError:
         yield Problem(path, NOT_COMPARABLE, expected=type(typed).__name__), False
         return
     ours, theirs = parts or ({}, {})
     for step in {**ours, **theirs}:
         if step not in ours or step not in theirs:
-            yield Problem((*path, step), READ_OTHERWISE), step in ours
+            yield Problem((*path, step), ARGUMENTS_DIFFER), step in ours
             continue
         one, other = ours[step], theirs[step]
         kind = type(other)

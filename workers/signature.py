@@ -16,16 +16,16 @@ from toolpool.contract import encoding
 from toolpool.contract.envelope import PolicyVerdict, Switch
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.kill_switches import means
-from toolpool.contract.outcome import READ_OTHERWISE
+from toolpool.contract.outcome import ARGUMENTS_DIFFER
 from toolpool.contract.schema.annotations import without
 from toolpool.contract.schema.object_fields import fields_of
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.suggestions import closest
 from toolpool.workers.context import ToolContext
 from toolpool.workers.judged_arguments import (
+    argument_differences,
     is_judged,
     is_switched_off,
-    read_otherwise,
     with_argument,
 )
 
@@ -43,7 +43,7 @@ class ArgumentsRefused(Exception):
         self.problems = problems
 
 
-class ReadOtherwise(Exception):
+class ArgumentsDiffer(Exception):
     """Raised when the types read arguments differently than a policy judged them."""
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:
@@ -154,7 +154,7 @@ class Signature:
         `context` fills the parameters of its type; None if the function has no such parameter.
 
         Raises `ArgumentsRefused` if the types reject the values, `SwitchedOff` if one of `switches`
-        denies the typed values, and `ReadOtherwise` if they differ from what a policy judged.
+        denies the typed values, and `ArgumentsDiffer` if they differ from what a policy judged.
         """
         bound: dict[str, Any] = dict.fromkeys(self.injected, context)
         if self._takes_dict:
@@ -174,8 +174,8 @@ class Signature:
         for switch in switches:
             if is_switched_off(values, _FIELD + str(switch.argument), switch.value):
                 raise SwitchedOff(switch.reason)
-        if verdict is not None and (problems := read_otherwise(judged, values, verdict)):
-            raise ReadOtherwise(problems)
+        if verdict is not None and (problems := argument_differences(judged, values, verdict)):
+            raise ArgumentsDiffer(problems)
         for name in self._names:
             bound[name] = getattr(values, _FIELD + name)
         return bound | extra
@@ -200,7 +200,7 @@ class Signature:
 
         Raises `ArgumentsRefused` for arguments that the function does not take. For parameters
         whose default is not in the schema, raises `SwitchedOff` if a switch denies it and
-        `ReadOtherwise` if a rule compares it.
+        `ArgumentsDiffer` if a rule compares it.
         """
         unknown = {n for n in arguments if n in self.injected or n not in self._names}
         if self._takes_any:
@@ -214,7 +214,7 @@ class Signature:
         if verdict is not None and verdict.paths:
             added = [(name,) for name in left_out if self._defaults[name] is not None]
             if paths := [path for path in added if is_judged(path, verdict)]:
-                raise ReadOtherwise(tuple(Problem(path, READ_OTHERWISE) for path in paths))
+                raise ArgumentsDiffer(tuple(Problem(path, ARGUMENTS_DIFFER) for path in paths))
         return arguments
 
 

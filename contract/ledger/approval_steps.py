@@ -9,12 +9,14 @@ import msgspec
 
 from toolpool.contract import encoding
 from toolpool.contract.approval_messages import ApprovalState
-from toolpool.contract.ledger.lua_scripts import LuaScript, LuaScripts, ms_of
+from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.ledger.lua_scripts import CommandSend, LuaScript, LuaScripts, ms_of
 from toolpool.contract.ledger.memory_record import Record
 from toolpool.contract.ledger.memory_server import MemoryServer
 from toolpool.contract.redis_keys import RedisKeys
 
 _PATIENCE_SECONDS = 5.0
+_LOST_REPLY = "before the connection broke: the decision may count, so look at the call again"
 LOOK_AGAIN_SECONDS = 10.0
 """The interval at which dispatchers look for approved calls that were not sent."""
 
@@ -95,13 +97,16 @@ class ApprovalLedger(Protocol):
     ) -> ApprovalRecord:
         """Read a record. `unsent_in`: the epoch in which the caller knows it has not sent the call.
 
-        If it is the server's epoch, it becomes that of a waiting or approved record. `attaches`:
-        the caller waits for the call from now on.
+        If that is the server's current epoch, a waiting or approved record is moved to it.
+        `attaches`: the caller waits for the call from now on.
         """
         ...
 
     async def decide(self, deciding: DecisionStep, *, now: float) -> str:
-        """Approve or deny a waiting call; empty if done, else its state, or `gone`."""
+        """Approve or deny a waiting call; empty if done, else its state, or `gone`.
+
+        Raises `ServerUnavailable`, also if a step without a reply may have been taken.
+        """
         ...
 
     async def approved(self, *, now: float) -> list[str]:
@@ -178,6 +183,7 @@ class RedisApprovals:
 
     async def decide(self, deciding: DecisionStep, *, now: float) -> str:
         """Approve or deny a waiting call; empty if done, else its state, or `gone`."""
+        attempt = CommandSend()
         [answer] = await self._run(
             deciding.key,
             "decide",
@@ -192,7 +198,10 @@ class RedisApprovals:
             deciding.key,
             self._names.ran_prefix,
             self._marks_ms,
+            attempt=attempt,
         )
+        if answer != b"done" and attempt.is_repeated:  # dispatchers may have been told of the first
+            raise ServerUnavailable(LuaScript.APPROVAL.value, sent=True, reason=_LOST_REPLY)
         return "" if answer == b"done" else bytes(answer).decode(errors="replace")
 
     async def approved(self, *, now: float) -> list[str]:
@@ -219,13 +228,19 @@ class RedisApprovals:
         return bool(answer == b"first")
 
     async def _run(
-        self, key: str, what: str, now: float, *arguments: str | bytes | int
+        self,
+        key: str,
+        what: str,
+        now: float,
+        *arguments: str | bytes | int,
+        attempt: CommandSend | None = None,
     ) -> list[Any]:
         return await self._scripts.run(
             LuaScript.APPROVAL,
             [*self._shared, self._names.call(key)],
             [what, self._scripts.epochs.candidate, round(now * 1000), *arguments],
             give_up_at=time.monotonic() + _PATIENCE_SECONDS,
+            attempt=attempt,
         )
 
 
@@ -295,7 +310,8 @@ class MemoryApprovals:
             if unsent_in == epoch != record.epoch and server.has_mark(key):
                 answer = "ran"
             elif unsent_in == epoch != record.epoch:
-                # One that is not alive may have sent it before the server lost that.
+                # A dispatcher that is not alive may have sent the call before the server lost that
+                # information.
                 if are_all_alive and record.unsent_in == record.epoch:
                     record.unsent_in = epoch
                 record.epoch = epoch

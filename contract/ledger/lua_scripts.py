@@ -98,12 +98,12 @@ async def without_end(client: "redis.asyncio.Redis", stream: str, entries: list[
 
 
 class CommandSend:
-    """Whether a command may have reached the server."""
+    """Whether a command may have reached the server, also an earlier time that was not answered."""
 
-    __slots__ = ("sent",)
+    __slots__ = ("is_repeated", "sent")
 
     def __init__(self) -> None:
-        self.sent = False
+        self.sent = self.is_repeated = False
 
 
 async def send(
@@ -154,9 +154,9 @@ def growing_pauses(longest: float, first: float = 0.1) -> Iterator[float]:
 class SeenEpochs:
     """The server epochs that a process has seen; an earlier one must not come back.
 
-    A server that was left and is asked again has the same epoch as before, but none of the steps
-    that another server took meanwhile. So each step names the earlier epochs, and in one of these
-    the server begins a new epoch.
+    A server to which clients return after a failover is still in its old epoch, but lacks the steps
+    that another server executed meanwhile. So each step lists the earlier epochs, and a server that
+    is in one of them starts a new epoch.
     """
 
     def __init__(self, word: str) -> None:
@@ -165,7 +165,9 @@ class SeenEpochs:
         """A unique word, for a server without an epoch, and the epochs that are over."""
 
     def saw(self, epoch: str) -> None:
-        """Note the epoch of an answer; one that somebody without a key has made long is ignored."""
+        """Record the epoch in a reply; ignore one that is too long, which a writer without a key
+        may have stored.
+        """
         if epoch not in self._seen and len(epoch) <= _EPOCH_CHARACTERS:
             word, *earlier = self._seen
             self._seen = [word, *earlier[-_EPOCHS_AT_MOST:], epoch]
@@ -187,6 +189,7 @@ class LuaScripts:
         arguments: Sequence[str | bytes | int],
         *,
         give_up_at: float,
+        attempt: CommandSend | None = None,
     ) -> list[Any]:
         """Run a step until it is answered. `give_up_at` is on the monotonic clock.
 
@@ -195,16 +198,18 @@ class LuaScripts:
         source, sha = self._scripts[step]
         pause = _FIRST_PAUSE
         command: tuple[str | bytes | int, ...] = ("EVALSHA", sha, len(keys), *keys, *arguments)
-        attempt, reason = CommandSend(), "in time"
+        attempt, reason = attempt or CommandSend(), "in time"
         while True:
             left = give_up_at - time.monotonic()
             if left <= 0:
                 raise ServerUnavailable(step.value, sent=attempt.sent, reason=reason)
+            attempt.is_repeated = attempt.sent
             try:
                 async with asyncio.timeout(left):
                     answer = await send(self._client, command, attempt)
                     return list(answer)
             except NoScriptError:
+                attempt.sent = attempt.is_repeated
                 command = ("EVAL", source, *command[2:])
                 continue
             except ServerUnavailable as error:

@@ -468,7 +468,7 @@ class MemoryServer:
         if record.state == "settled":
             return self._close_settled(record, closing, end)
         is_left = record.state == "claimed" or (record.state == "open" and not closing.unsent)
-        if end is CloseReason.REJECTED or (end is CloseReason.RETOLD and is_left):
+        if end is CloseReason.REJECTED or (end is CloseReason.RESTORED and is_left):
             return running(record.worker) if record.state == "claimed" else record.state.encode()
         if record.state in ("waiting", "approved"):
             return self._close_unsent(record, closing, reply, end)
@@ -558,7 +558,7 @@ class MemoryServer:
         is_over = record.expires <= self.time() + early
         if end in (CloseReason.DEADLINE, CloseReason.UNAPPROVED) and is_over:
             return "expired"
-        if end in (CloseReason.CANCEL, CloseReason.RETOLD):
+        if end in (CloseReason.CANCEL, CloseReason.RESTORED):
             return "cancelled"
         if end is CloseReason.USED and record.state == "approved":
             return "approved"
@@ -574,7 +574,7 @@ class MemoryServer:
 
     def _close_absent(self, closing: Closing, end: CloseReason) -> bytes:
         """Create a settled record, so that the call cannot run after this answer."""
-        is_left = end is CloseReason.RETOLD and not closing.unsent
+        is_left = end is CloseReason.RESTORED and not closing.unsent
         if is_left or end is CloseReason.UNSTARTED:
             return MISSING
         is_marked = self.is_marked(closing.key)
@@ -603,7 +603,7 @@ class MemoryServer:
             CloseReason.UNSTARTED: record.until - now,
             CloseReason.DEADLINE: record.deadline - now - _OTHERS_AHEAD_SECONDS,
             CloseReason.DENIED: 0.0,
-            CloseReason.RETOLD: 0.0,
+            CloseReason.RESTORED: 0.0,
         }
         return left[end] > 0 and self._others_live(record, reply, end)
 

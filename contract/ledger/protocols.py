@@ -64,7 +64,7 @@ class CloseReason(StrEnum):
     UNAPPROVED = "unapproved"  # not approved in time, or not sent before the approval expired
     USED = "used"  # the approval of a provider-run call was used: it is valid once
     DENIED = "denied"  # sent, and may no longer be started: running calls are left alone
-    RETOLD = "retold"  # ended, or sent, before the server lost that: sent calls are left alone
+    RESTORED = "restored"  # ended, or sent, before the server lost that: sent calls are left alone
 
 
 class Opening(msgspec.Struct, frozen=True, gc=False):

@@ -39,7 +39,7 @@ def tag_of(nodes: Sequence[Any], root: dict[str, Any]) -> tuple[str, list[list[A
     return None
 
 
-def are_apart(branches: Sequence[Any], kinds: Kinds | None, root: dict[str, Any]) -> bool:
+def are_disjoint(branches: Sequence[Any], kinds: Kinds | None, root: dict[str, Any]) -> bool:
     """Whether no value can match two branches, by their types or by a tag.
 
     `kinds` are the types that the surrounding schema leaves.

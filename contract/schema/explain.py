@@ -30,7 +30,9 @@ from toolpool.contract.schema.references import UNIONS, looked_at, resolve
 from toolpool.contract.schema.shape import Shapes
 
 _ERRORS_AT_MOST = 1_000
-"""Against a long list of wrong items; a rejection names five."""
+"""Limits the errors that are explained, for example for a long list of wrong items; a rejection
+names only five.
+"""
 _UNKNOWN_AT_MOST = 200
 """Per object; more than fit into a line."""
 _INLINE_CHARACTERS = 300

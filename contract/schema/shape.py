@@ -106,7 +106,7 @@ class Shapes:
         """The first detail that fits; details that cannot be shorter than the last are skipped."""
         writer: Writer | None = None
         for detail in (*_LESS_AND_LESS, *(_LEAST_AROUND if focus.wrong else _LEAST)):
-            if writer is None or writer.met.is_less(detail, writer.detail):
+            if writer is None or writer.shortenable.by(detail, writer.detail):
                 writer = self._writer(at_most, detail, focus)
                 shape = _written(writer, node, at_most, hidden, frozenset())
                 if shape is not None:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from toolpool.contract.schema.discriminators import are_apart
+from toolpool.contract.schema.discriminators import are_disjoint
 from toolpool.contract.schema.focus import Focus
 from toolpool.contract.schema.json_values import (
     COMBINED,
@@ -86,14 +86,14 @@ class Detail:
 
 
 @dataclass(slots=True)
-class Met:
+class Shortenable:
     """What a writer found that less detail would have omitted or cut."""
 
     right: bool = False
     optional: bool = False
     deepest: int = 0
 
-    def is_less(self, detail: Detail, tried: Detail) -> bool:
+    def by(self, detail: Detail, tried: Detail) -> bool:
         """Whether `detail` can be shorter than the shape that was `tried` and too long."""
         return (
             (self.right and detail.right != tried.right)
@@ -152,7 +152,7 @@ class Writer:
         self.allows_more = False
         self.allows_less = False
         self.left_out = False
-        self.met = Met()
+        self.shortenable = Shortenable()
         self._named_only: set[str] = set()
         """Required fields whose schemas say nothing else."""
         self._hides_siblings = hides_siblings
@@ -214,7 +214,7 @@ class Writer:
             return self._omitted()
         else:
             self._level += 1
-            self.met.deepest = max(self.met.deepest, self._level)
+            self.shortenable.deepest = max(self.shortenable.deepest, self._level)
         text = self._one(node)
         self._level = level
         return text
@@ -304,7 +304,7 @@ class Writer:
         texts = [text for text, _ in said]
         if not texts:
             return self._spend("nothing"), False
-        if keyword == "oneOf" and not are_apart(shown, kinds, self._root):
+        if keyword == "oneOf" and not are_disjoint(shown, kinds, self._root):
             texts = [f"({text})" if joins else text for text, joins in said]
             text = f"exactly one of ({' | '.join(texts)})"
             self.allows_less |= not is_exact
@@ -343,7 +343,7 @@ class Writer:
         meant = [branch for branch in branches if id(branch) in self._wrong]
         if not meant or len(meant) == len(branches):
             return branches
-        self.met.right = True
+        self.shortenable.right = True
         return branches if self.detail.right == "shown" else [*meant, _LEFT_OUT]
 
     def _excluded(self, node: Any, kinds: Kinds | None, fields: Fields | None) -> tuple[str, bool]:
@@ -551,8 +551,8 @@ class Writer:
         wrong = {n for n in names if id(properties.get(n)) in self._wrong}
         right = self._right.get(id(node), frozenset()) - wrong
         optional = set(names) - required.keys() - wrong
-        self.met.right |= not right.isdisjoint(names)
-        self.met.optional |= bool(optional)
+        self.shortenable.right |= not right.isdisjoint(names)
+        self.shortenable.optional |= bool(optional)
         if detail.cut:
             names.sort(key=lambda n: n not in wrong)
         left_out = right if detail.right == "none" else frozenset()

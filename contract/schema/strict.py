@@ -127,7 +127,7 @@ class _Narrowing:
             raise _not_strict(path, f"requires {missing[0]!r}, which it does not describe")
         for name, inner in properties.items():
             if self._form.all_required and name not in required and not self._is_answered(inner):
-                reason = "may be left out, and has no default and takes no null to say so with"
+                reason = "is optional, but has no default and does not accept null"
                 raise _not_strict((*path, name), reason)
         return {
             "properties": {

@@ -56,7 +56,7 @@ _TITLES: dict[str, str] = {
     Code.QUEUE_UNREACHABLE: "No server took a call",
     Code.EXPIRED: "No worker started a call in time",
     Code.OVERLOADED: "A call was refused: too many wait, or its rate limit is reached",
-    Code.CIRCUIT_OPEN: "{tool} is left alone: it failed too often",
+    Code.CIRCUIT_OPEN: "{tool}: the circuit is open after too many failures",
     Code.TIMEOUT: "{tool} did not end in time",
     Code.CRASHED: "The process that ran {tool} {cause}",
     Code.DENIED: "{tool} was not run: {cause}",

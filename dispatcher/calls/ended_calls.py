@@ -1,7 +1,7 @@
-"""Remembers how the last calls ended, and tells a server that has lost it.
+"""Remembers the outcomes of recent calls, and writes them again if the server has lost them.
 
-Without this, a call that was cancelled or denied here could run elsewhere after a failover to a
-replica that lagged, and one that ran could be denied and told as not run.
+Without this, after a failover to a replica that lagged, a call that was cancelled or denied here
+could run elsewhere, and a call that ran could be denied and reported as not run.
 """
 
 import time
@@ -19,7 +19,7 @@ from toolpool.dispatcher.outcomes import forgotten
 _REMEMBERED_AT_MOST = 1024
 _BODY_BYTES = 16 * 1024
 """Of a larger result only that the call may have run is remembered."""
-_TOLD_AT_ONCE = 32
+_RESTORED_AT_ONCE = 32
 _PATIENCE_SECONDS = 5.0
 _NOTICED_SECONDS = 3.0
 """How long dispatchers take at most to notice that the server has lost data, and to tell it."""
@@ -38,7 +38,7 @@ class _End(NamedTuple):
 
 
 class EndedCalls:
-    """The ends of calls that must not run after them, and those of calls with an approval."""
+    """The outcomes of calls that must not run any more, and of calls that needed approval."""
 
     def __init__(self, services: Services, calls: Calls) -> None:
         self._transport = services.transport
@@ -47,15 +47,15 @@ class EndedCalls:
         self._calls = calls
         self._ends: OrderedDict[str, _End] = OrderedDict()
         """By root."""
-        self._untold: dict[str, _End] = {}
-        """The ends that the server may have lost and that were not yet told again, by root."""
+        self._unrestored: dict[str, _End] = {}
+        """The ends that the server may have lost and that were not yet written again, by root."""
         self._epoch = ""
         """The server's epoch, as last noticed."""
         self._epoch_since = 0.0
         self._lost_until = 0.0
-        """Until when other dispatchers tell the server again what it has lost."""
-        self._sent_told_in = ""
-        """The epoch in which the calls that had been sent before it were put among the untold."""
+        """Until when other dispatchers write again what the server has lost."""
+        self._sent_restored_in = ""
+        """The last epoch for which the calls sent before it were added to `_unrestored`."""
 
     def note(self, pending: Pending, outcome: Outcome) -> None:
         """Remember the end of a call, if it is one for all of its callers."""
@@ -67,56 +67,56 @@ class EndedCalls:
         while len(self._ends) > _REMEMBERED_AT_MOST:
             self._ends.popitem(last=False)
         epoch = self._transport.epoch or ""
-        if epoch != self._sent_told_in and pending.was_sent_before(epoch):
-            self._untold[pending.root] = end
+        if epoch != self._sent_restored_in and pending.was_sent_before(epoch):
+            self._unrestored[pending.root] = end
 
     def end_as_forgotten(self, pending: Pending) -> None:
         """End the record of a call that needs approval and may have run before a loss of data."""
-        self._untold[pending.root] = self._end_of(pending, forgotten())
+        self._unrestored[pending.root] = self._end_of(pending, forgotten())
 
     def sent_before_loss(self, pending: Pending) -> None:
         """End the record of a call that was sent before the server lost that."""
-        if self._sent_told_in == self._transport.epoch:  # else it is told with the others
+        if self._sent_restored_in == self._transport.epoch:  # else it is restored with the others
             self.end_as_forgotten(pending)
 
     def pause_after_loss(self, epoch: str) -> float:
         """The seconds that an approved call has to wait, since it may have ended before a loss.
 
-        `epoch` is that of its record. Other dispatchers that know of its end tell it in this time.
+        `epoch` is that of its record. Other dispatchers that know its end write it in this time.
         """
         if self._epoch and epoch != self._epoch:
             return _NOTICED_SECONDS
         return max(0.0, self._lost_until - time.monotonic())
 
-    async def tell(self, epoch: str) -> None:
-        """Tell the server what it may have lost: first the ends, later what had been sent.
+    async def restore(self, epoch: str) -> None:
+        """Write what the server may have lost: first the ends, later what had been sent.
 
         In between, workers report the calls that they run. Raises `ServerError`.
         """
         now = time.monotonic()
         if epoch != self._epoch:
-            self._untold.update(self._ends)
+            self._unrestored.update(self._ends)
             if self._epoch:
                 self._lost_until = now + _NOTICED_SECONDS
             self._epoch, self._epoch_since = epoch, now
         # Workers may be one beat late; after a whole lease other dispatchers may send these calls.
         is_time = now - self._epoch_since >= self._settings.lease_ttl * 0.75
-        if is_time and epoch != self._sent_told_in:
+        if is_time and epoch != self._sent_restored_in:
             for pending in self._calls.all_open():
                 if pending.was_sent_before(epoch):
                     self.end_as_forgotten(pending)
-            self._sent_told_in = epoch
+            self._sent_restored_in = epoch
         # A call may be asked anew when its end is no longer kept.
-        self._untold = {root: end for root, end in self._untold.items() if end.until > now}
-        while ends := list(self._untold.values())[:_TOLD_AT_ONCE]:
+        self._unrestored = {root: end for root, end in self._unrestored.items() if end.until > now}
+        while ends := list(self._unrestored.values())[:_RESTORED_AT_ONCE]:
             answers = await self._transport.close_calls(
                 [_closing(end) for end in ends],
-                end=CloseReason.RETOLD,
+                end=CloseReason.RESTORED,
                 give_up_at=time.monotonic() + _PATIENCE_SECONDS,
             )
             for end, answer in zip(ends, answers, strict=True):
-                if self._untold.get(end.key) is end:
-                    del self._untold[end.key]
+                if self._unrestored.get(end.key) is end:
+                    del self._unrestored[end.key]
                 if answer.outcome and self._calls.find(end.key) is not None:
                     self._calls.settled(answer.outcome)
 

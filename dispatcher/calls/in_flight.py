@@ -192,8 +192,8 @@ class InFlightCalls(Calls):
         """
         pending, is_new = self._accept(call, spec, turn, since, is_watched=False)
         if is_new:
-            pending.held(is_held := self._pump.hold(pending))
-            return pending, is_held
+            pending.is_held = self._pump.hold(pending)
+            return pending, pending.is_held
         return pending, False
 
     def take_over(self, request: ApprovalRequest, spec: ToolSpec, *, left: float) -> Pending:
@@ -211,7 +211,7 @@ class InFlightCalls(Calls):
     def keep_approval(self, pending: Pending) -> None:
         """Ensure that a call that needs approval is answered, even if the server fails."""
         if not pending.is_held:
-            pending.held(True)
+            pending.is_held = True
             self._pump.hold(pending, always=True)
         self._deadlines.watch_approval(pending)
 
@@ -240,7 +240,7 @@ class InFlightCalls(Calls):
         is_lost = pending.stage is Stage.RUNNING and not pending.message.rerunnable
         if is_lost or pending.was_sent_before(self._transport.epoch or ""):
             # the server lost that it was sent, or started: only its outcome may arrive
-            pending.claimed_by("")
+            pending.worker = ""
             self._pump.queue_of(pending).orphaned(pending)
             self.ended_calls.sent_before_loss(pending)
         else:
@@ -265,7 +265,7 @@ class InFlightCalls(Calls):
         self.approvals.decided(pending, decision)
 
     def _remove_held(self, pending: Pending) -> None:
-        pending.held(False)
+        pending.is_held = False
         self._pump.remove_held(pending)
 
     def _send(self, pending: Pending) -> None:
@@ -383,7 +383,7 @@ class InFlightCalls(Calls):
         async def run() -> None:
             self.resolve(pending, await work)
 
-        pending.answered_by(self.in_background(run()))
+        pending.work = self.in_background(run())
         return pending
 
     async def adopt(
@@ -532,7 +532,7 @@ class InFlightCalls(Calls):
 
     def _unless_refused(self, pending: Pending, send: Callable[[Pending], None]) -> None:
         """Send a call unless it is refused now: it may have been accepted long ago."""
-        pending.rerouted(self._routes.home(pending.queue, pending.spec))
+        pending.queue = self._routes.home(pending.queue, pending.spec)
         refusal = self.available.refusal(pending.as_run)
         if refusal is not None:
             self.refuse(pending, refusal)
@@ -545,7 +545,7 @@ class InFlightCalls(Calls):
 
     @override
     def started(self, pending: Pending, worker: str) -> None:
-        pending.claimed_by(worker)
+        pending.worker = worker
         self._recovery.queue_watch.started(pending.queue, pending.published_at)
         self._observers.started(pending, worker)
         self._pump.queue_of(pending).started(pending)
@@ -584,7 +584,7 @@ class InFlightCalls(Calls):
 
     @override
     def known(self, pending: Pending, reply: bytes) -> None:
-        pending.was_settled_before()
+        pending.is_new_outcome = False
         self._reply_reader.take(reply)
 
     @override

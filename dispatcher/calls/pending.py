@@ -84,7 +84,7 @@ _STATES: Mapping[Stage, State] = {
 class Pending(msgspec.Struct, eq=False):
     """An open call. `start_by` ends the queue wait, `deadline` the call (monotonic clock).
 
-    Only its own methods change it.
+    Its methods change what belongs together.
     """
 
     root: str
@@ -285,7 +285,7 @@ class Pending(msgspec.Struct, eq=False):
         """Whether it was sent and no worker has started it."""
         return self.stage in UNSTARTED
 
-    def to(self, stage: Stage) -> bool:
+    def move_to(self, stage: Stage) -> bool:
         """Move to `stage`; return False if that is not allowed. An answered call never moves."""
         if self.outcome is not None or stage not in self.stage.next:
             return False
@@ -317,22 +317,6 @@ class Pending(msgspec.Struct, eq=False):
         """Forget the epoch: the record is lost, so non-execution can no longer be proved."""
         self.epoch = _FORGOTTEN_EPOCH
 
-    def claimed_by(self, worker: str) -> None:
-        """Note the worker that has claimed it."""
-        self.worker = worker
-
-    def attached(self, is_attached: bool = True) -> None:
-        """Note whether another dispatcher dispatched it first."""
-        self.is_attached = is_attached
-
-    def recorded(self) -> None:
-        """Note that its outcome is that of its record."""
-        self.is_recorded = True
-
-    def was_settled_before(self) -> None:
-        """Note that its outcome was stored before this dispatcher asked."""
-        self.is_new_outcome = False
-
     def not_to_be_sent(self, *, keep: float, may_have_run: bool) -> None:
         """Note that it is cancelled before it is sent; its record is kept for `keep` seconds."""
         self.keep, self.may_have_run = max(self.keep, keep), may_have_run
@@ -341,10 +325,6 @@ class Pending(msgspec.Struct, eq=False):
         """Stop waiting for it here; `everywhere` ends it for all dispatchers."""
         self.is_abandoned = True
         self.is_cancelled = everywhere
-
-    def rerouted(self, queue: str) -> None:
-        """Move it to another queue."""
-        self.queue = queue
 
     def in_attempt(self, attempt: int) -> None:
         """Start it again as this attempt, under the same record."""
@@ -362,11 +342,7 @@ class Pending(msgspec.Struct, eq=False):
         """Set the trace headers for its worker."""
         self.message = msgspec.structs.replace(self.message, trace=headers)
 
-    def answered_by(self, work: "asyncio.Task[None]") -> None:
-        """Set the task that answers it in this dispatcher."""
-        self.work = work
-
-    def awaits(self, *, until: float, queue_timeout: float) -> None:
+    def await_approval(self, *, until: float, queue_timeout: float) -> None:
         """Hold it until it is approved, at most until `until` on the monotonic clock."""
         if not self.awaits_approval:
             for latch in self.latches:
@@ -376,15 +352,11 @@ class Pending(msgspec.Struct, eq=False):
         self.deadline = min(until + queue_timeout + self.message.timeout, self.answer_by)
         self.start_by = min(until, self.deadline)
 
-    def held(self, is_held: bool) -> None:
-        """Note whether it counts as waiting without being on a queue."""
-        self.is_held = is_held
-
     def unsent(self) -> None:
         """Note that it is on no queue: it has to be approved first."""
         self.epoch, self.published_at, self.queued_at = "", 0.0, 0.0
 
-    def asked_about(self, message: CallMessage) -> None:
+    def set_approval_message(self, message: CallMessage) -> None:
         """Set the message whose arguments the approval is bound to, before any policy change."""
         if message.arguments != self.message.arguments:
             self.call = msgspec.structs.replace(self.call, policy_note=None)
@@ -415,16 +387,12 @@ class Pending(msgspec.Struct, eq=False):
         self.in_background, self.keep = True, keep
         self.message = msgspec.structs.replace(self.message, keep=keep)  # if it has not been sent
 
-    def under(self, limited: RateLimited | None) -> None:
+    def set_limits(self, limited: RateLimited | None) -> None:
         """Set its rate limits; None for none."""
         self.limited = limited
         limits = limited.limits if limited is not None else ()
         if limits != self.message.limits:
             self.message = msgspec.structs.replace(self.message, limits=limits)
-
-    def lasts_until(self, deadline: float) -> None:
-        """Set the deadline of a shared run, on the monotonic clock."""
-        self.deadline = deadline
 
     def start_again(self, *, start_by: float, before: Outcome) -> None:
         """Become the next retry of the same call: a new record, nothing sent yet.
@@ -444,10 +412,6 @@ class Pending(msgspec.Struct, eq=False):
     def shared(self, how: str, age: float = 0.0) -> None:
         """Note that an equal call provides its result, by a shared run or a kept result."""
         self.shared_as, self.age = how, age
-
-    def shares_run_again(self, again: bool) -> None:
-        """Note whether it was dispatched before, and may have run in a run that it shared."""
-        self.may_have_run = again
 
     def attempt_ended(self, outcome: Outcome) -> None:
         """Note the outcome of an attempt, or of a shared run, that another attempt follows."""

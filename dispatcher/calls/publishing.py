@@ -118,23 +118,23 @@ class Publisher:
 
     def _take(self, pending: Pending, answer: LedgerAnswer) -> None:
         if pending.stage is Stage.PUBLISHING:
-            pending.to(Stage.QUEUED)
+            pending.move_to(Stage.QUEUED)
             if self._observers.listeners["queued"]:
                 self._observers.call("queued", pending)
         state = answer.state
         if state is CallState.NEW and not pending.is_attached:
             return  # the usual case
-        pending.attached(state is CallState.RUNNING or state is CallState.ATTACHED)
+        pending.is_attached = state is CallState.RUNNING or state is CallState.ATTACHED
         match state:
             case CallState.NEW | CallState.ATTACHED:
                 pass
             case CallState.RUNNING:
-                pending.claimed_by(answer.worker)
+                pending.worker = answer.worker
                 self._queue.started(pending)
             case CallState.MOVED if pending.message.approval is None:
                 self._queue.orphaned(pending)
             case CallState.RAN:
-                pending.was_settled_before()
+                pending.is_new_outcome = False
                 self._calls.resolve(pending, forgotten())
             case CallState.WAITING | CallState.APPROVED | CallState.LAPSED | CallState.MOVED:
                 self._calls.approval_required(pending)

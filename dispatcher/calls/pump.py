@@ -103,20 +103,20 @@ class Pump:
     def take_back(self, pending: Pending) -> None:
         """Take a call off its queue; it has to pass the rate gate again."""
         self.done(pending)
-        pending.to(Stage.NEW)
+        pending.move_to(Stage.NEW)
 
     def reroute(self, pending: Pending, queue: str) -> None:
         """Move a call to another queue, wherever it is."""
         known = self.queue_of(pending)
         if pending.stage is Stage.NEW:
-            pending.rerouted(queue)
+            pending.queue = queue
         elif pending.stage is Stage.WAITING:
             known.done(pending)
-            pending.rerouted(queue)
+            pending.queue = queue
             self.queue_of(pending).submit(pending)
         else:
             known.leave(pending)
-            pending.rerouted(queue)
+            pending.queue = queue
             self.queue_of(pending).enter(pending)
 
     def interrupted(self) -> None:

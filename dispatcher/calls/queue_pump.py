@@ -122,7 +122,7 @@ class QueuePump:
     def submit(self, pending: Pending) -> None:
         """Queue a call behind the others of its session."""
         flow = self._flow(pending.flow)
-        pending.to(Stage.WAITING)
+        pending.move_to(Stage.WAITING)
         flow.waiting[pending] = None
         self._waiting += 1
         self._shared.waiting += 1
@@ -153,7 +153,7 @@ class QueuePump:
 
     def _leave_queue(self, pending: Pending, stage: Stage) -> None:
         was_unstarted = pending.is_unstarted
-        if pending.to(stage) and was_unstarted:
+        if pending.move_to(stage) and was_unstarted:
             self._unstarted -= 1
             self.wake()
 
@@ -173,7 +173,7 @@ class QueuePump:
             self._stop_waiting(pending)
         flow = self._flow(pending.flow)
         self._count_in_flight(flow, 1, of_session=not pending.in_background)
-        pending.to(Stage.QUEUED)
+        pending.move_to(Stage.QUEUED)
         self._unstarted += 1
 
     def leave(self, pending: Pending) -> None:
@@ -192,7 +192,7 @@ class QueuePump:
 
     def published_again(self, pending: Pending) -> None:
         """Note that a call that a worker had waits to be started again."""
-        if pending.stage in (Stage.RUNNING, Stage.ORPHANED) and pending.to(Stage.QUEUED):
+        if pending.stage in (Stage.RUNNING, Stage.ORPHANED) and pending.move_to(Stage.QUEUED):
             self._unstarted += 1
 
     def done(self, pending: Pending) -> None:
@@ -307,7 +307,7 @@ class QueuePump:
             flow.session.in_flight += not pending.in_background
             self._in_flight += 1
             self._unstarted += 1
-            pending.to(Stage.PUBLISHING)
+            pending.move_to(Stage.PUBLISHING)
             size += pending.size
             taken.append(pending)
             if flow.waiting:

@@ -127,7 +127,7 @@ class RateGate:
         self._wait_for_place(pending, RateLimited(limits, is_sent=True))
 
     def _wait_for_place(self, pending: Pending, limited: RateLimited) -> None:
-        pending.under(limited)
+        pending.set_limits(limited)
         limits = limited.limits
         group = self._groups.get(limits)
         if group is None:

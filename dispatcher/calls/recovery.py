@@ -214,7 +214,7 @@ class Recovery:
     def _take_what_is_known(self, pending: Pending, answer: LedgerAnswer) -> None:
         match answer.state:
             case CallState.RUNNING:
-                pending.claimed_by(answer.worker)
+                pending.worker = answer.worker
                 self._pump.queue_of(pending).started(pending)
             case CallState.MOVED | CallState.RAN:
                 self._pump.queue_of(pending).orphaned(pending)
@@ -235,7 +235,7 @@ class Recovery:
         before the loss, so a missing record would prove nothing.
         """
         if not pending.message.rerunnable:
-            pending.claimed_by("")  # only its outcome may arrive, if its worker returns
+            pending.worker = ""  # only its outcome may arrive, if its worker returns
             self._pump.queue_of(pending).orphaned(pending)
             return
         if await self._open_again(pending, pending.message.attempt + 1):

@@ -172,7 +172,7 @@ class Refusals:
             case CallState.RUNNING if end is CloseReason.DENIED:
                 self._calls.started(pending, answer.worker)
             case CallState.ATTACHED | CallState.RUNNING:
-                pending.attached()
+                pending.is_attached = True
                 self._calls.join(pending)
             case _ if answer.outcome == closing.unclaimed:
                 self._calls.resolve(pending, outcome)

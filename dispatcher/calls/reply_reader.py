@@ -69,7 +69,7 @@ class ReplyReader:
                 pending = self._calls.find(reply.key)
                 if pending is not None and pending.outcome is None:
                     if not outcome.ok:
-                        pending.recorded()
+                        pending.is_recorded = True
                     self._calls.resolve(pending, outcome)
                 else:
                     self._observers.notify("late", root_of(reply.key), outcome.worker)

@@ -77,7 +77,7 @@ class Retries:
         if share is not None and not share.may_retry(pending):
             return False  # its sharers look for another run
         if share is not None:
-            pending.lasts_until(max(asker.deadline for asker in share.askers))
+            pending.deadline = max(asker.deadline for asker in share.askers)
         now = time.monotonic()
         pause = pause_before(
             pending,

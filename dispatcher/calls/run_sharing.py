@@ -119,7 +119,7 @@ class RunSharing:
             if not asker.is_open or asker.is_abandoned or self._is_closed:
                 continue  # it is being ended by its own record
             if state in (None, NOTED):
-                asker.shares_run_again(state == NOTED)
+                asker.may_have_run = state == NOTED
                 self._share(asker, digest, anew)
             else:
                 self._calls.send_alone(asker)

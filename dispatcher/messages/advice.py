@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from toolpool.contract.outcome import READ_OTHERWISE, Code, ErrorType, Executed
+from toolpool.contract.outcome import ARGUMENTS_DIFFER, Code, ErrorType, Executed
 from toolpool.dispatcher.messages.error_patterns import symptom
 from toolpool.dispatcher.messages.locales import locale as language
 from toolpool.dispatcher.outcomes import OVER_RATE
@@ -50,7 +50,7 @@ def recommendations(
 
 def _keys(name: str, code: Code, error: str, *, retryable: bool) -> list[str]:
     """The hints of the table, by code, error text and tool."""
-    if error == READ_OTHERWISE and code is Code.DENIED:  # it may be written otherwise
+    if error == ARGUMENTS_DIFFER and code is Code.DENIED:  # it may be written otherwise
         return []
     if code in _BY_CODE:
         return [_BY_CODE[code]]

@@ -12,10 +12,10 @@ from toolpool.contract.call import Flaw
 from toolpool.contract.credentials import MissingReason, missing_secret_in
 from toolpool.contract.ledger.failure_memory import FailureHistory
 from toolpool.contract.outcome import (
+    ARGUMENTS_DIFFER,
     BLOCKED_LOOP,
     NOT_COMPARABLE,
     NOT_JUDGED,
-    READ_OTHERWISE,
     Code,
     ErrorType,
     Executed,
@@ -335,12 +335,12 @@ def _rejected(outcome: Outcome, wording: Wording) -> str:
 
 def _denial(outcome: Outcome, words: Locale) -> str:
     """Why a call was denied, to follow "it was not run"."""
-    if outcome.problems and outcome.error in (READ_OTHERWISE, NOT_COMPARABLE):
+    if outcome.problems and outcome.error in (ARGUMENTS_DIFFER, NOT_COMPARABLE):
         fields = words.listed.join(
             argument_paths.several(problem.path for problem in outcome.problems)
         )
-        is_known = outcome.error == READ_OTHERWISE
-        template = words.read_otherwise if is_known else words.not_comparable
+        is_known = outcome.error == ARGUMENTS_DIFFER
+        template = words.arguments_differ if is_known else words.not_comparable
         return template.format(fields=argument_paths.cut_at(fields, _LONGEST_OF_A_RESULT))
     if outcome.error == NOT_JUDGED:
         return words.not_judged

@@ -12,7 +12,7 @@ from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.observer import Audit
 
 VALUE_BYTES = 256 * 1024
-"""Larger values are truncated: rows are read by people and `toolpool record`."""
+"""Larger values are truncated: rows are read by people and `toolpool replay`."""
 Redact = Callable[[str, str, Any], Any]
 """Takes a tool's name, `input` or `result`, and the value; returns the value to write."""
 

@@ -176,7 +176,9 @@ def _elements(value: Any) -> Iterator[Any]:
 
 
 def _comparisons(condition: Condition, *, in_any_order: bool) -> Iterator[Holds]:
-    """What the condition compares. `in_any_order`: where the order of a list matters, it holds."""
+    """The comparisons of the condition. `in_any_order`: a comparison that depends only on the order
+    of a list holds.
+    """
     if condition.equals is not msgspec.UNSET:
         yield _same_as(condition.equals, in_any_order)
     if condition.differs_from is not msgspec.UNSET:

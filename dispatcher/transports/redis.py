@@ -56,9 +56,9 @@ the last. Smaller reads avoid that.
 """
 _READ_AT_MOST = 1000
 _BUSY_SECONDS = 0.0002
-"""If a full read takes longer than this for each of its replies, because the host keeps the event
-loop busy or the server is far away, the next may be larger: so 5,000 replies a second still get
-in. A call takes 0.1 ms of the event loop by itself.
+"""If a full read takes longer than this per reply, because the host keeps the event loop busy or
+the server is far away, the next read may be larger. So 5,000 replies a second can still be read. A
+call alone takes 0.1 ms of the event loop.
 """
 _BLOCK_MS = 5000
 _SILENCE_SECONDS = 3.0

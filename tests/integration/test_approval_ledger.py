@@ -13,6 +13,8 @@ import msgspec
 import pytest
 
 from tests.waiting import eventually
+from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.ledger import lua_scripts
 from toolpool.contract.ledger.approval_steps import (
     ApprovalLedger,
     ApprovalRecord,
@@ -206,6 +208,27 @@ async def test_no_worker_starts_a_call_that_awaits_approval_or_was_not_sent(serv
 async def test_a_call_that_was_already_sent_needs_no_approval(server: Server) -> None:
     assert await server.open(approved=False) == NEW
     assert ((await server.ask()).state, await server.decide()) == ("open", "open")
+
+
+async def test_a_decision_is_not_called_refused_if_it_may_have_been_taken_before_a_loss(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(server.ledger, MemoryServer):
+        pytest.skip("the server in memory loses no reply")
+    client: Any = server.ledger._scripts._client
+
+    async def lose_reply_and_record(*arguments: Any) -> Any:
+        monkeypatch.setattr(lua_scripts, "send", send)
+        await send(*arguments)
+        await client.delete(server.ledger._names.call("a"))  # type: ignore[union-attr]
+        raise ServerUnavailable("approval", sent=True)
+
+    send = lua_scripts.send
+    await server.ask()
+    monkeypatch.setattr(lua_scripts, "send", lose_reply_and_record)
+    with pytest.raises(ServerUnavailable, match="may count"):
+        await server.decide()
+    assert await server.decide() == "gone"
 
 
 @pytest.mark.parametrize("approved", [True, False])

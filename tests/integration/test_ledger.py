@@ -41,7 +41,7 @@ OTHER_REPLY = NAMES.reply("d-2")
 WORKER = "w-1"
 UNSENT = (
     CloseReason.REJECTED, CloseReason.REFUSED, CloseReason.UNAPPROVED, CloseReason.USED,
-    CloseReason.RETOLD,
+    CloseReason.RESTORED,
 )  # fmt: skip
 """They leave alone what was sent."""
 

@@ -287,7 +287,7 @@ class Model:
         anew: bool = False,
     ) -> bytes:
         record = self.records.get(key)
-        is_left = end is CloseReason.RETOLD and not unsent
+        is_left = end is CloseReason.RESTORED and not unsent
         if record is None and (is_left or end is CloseReason.UNSTARTED):
             return b"missing"
         if record is None:
@@ -305,7 +305,7 @@ class Model:
         if record.outcome is not None:
             return self._close_settled(key, record, nonce, end, bodies)
         is_left = bool(record.claimed) or not (record.unsent or unsent)
-        if end is CloseReason.REJECTED or (end is CloseReason.RETOLD and is_left):
+        if end is CloseReason.REJECTED or (end is CloseReason.RESTORED and is_left):
             return _running(record) if record.claimed else record.state.encode()
         if record.unsent:
             return self._close_unsent(key, record, nonce, reply, end, bodies, anew)
@@ -315,7 +315,7 @@ class Model:
         if record.claimed and end in (CloseReason.UNSTARTED, CloseReason.DENIED):
             return _running(record)
         others = [asker for asker in record.askers if asker != reply]
-        is_for_all = end in (CloseReason.CANCEL, CloseReason.DENIED, CloseReason.RETOLD)
+        is_for_all = end in (CloseReason.CANCEL, CloseReason.DENIED, CloseReason.RESTORED)
         is_over = is_for_all or (end is CloseReason.UNSTARTED and record.over)
         if self._is_wanted(record, others, end) and not is_over:
             record.askers = others
@@ -373,7 +373,7 @@ class Model:
             approval = "expired"
         elif end is CloseReason.USED and record.approval == "approved":
             approval = "approved"
-        elif end in (CloseReason.CANCEL, CloseReason.RETOLD):
+        elif end in (CloseReason.CANCEL, CloseReason.RESTORED):
             approval = "cancelled"
         elif is_left and not self._is_wanted(record, others, end):
             if is_late:

@@ -89,25 +89,27 @@ def _explain(error: Exception) -> int:
     if os.environ.get(_DEBUG_VARIABLE):
         traceback.print_exception(error)
     if isinstance(error, ExitNow):
-        screen.complain(str(error))
+        screen.print_error(str(error))
         return error.code
     format_usage = getattr(error, "format_message", None)
     if format_usage is not None:  # typer's own, whose class depends on typer's version
         return _explain_usage(error, format_usage())
     if isinstance(error, OSError):
-        screen.complain(str(error))
+        screen.print_error(str(error))
         return ExitCode.FAILED
     from toolpool.contract.errors import BrokerUnreachable, Misconfigured, ServerError
 
     if isinstance(error, ServerError) or type(error).__module__ == "redis.exceptions":
-        screen.complain(f"the Redis server did not answer: {error}; `toolpool doctor` looks at it")
+        screen.print_error(
+            f"the Redis server did not answer: {error}; `toolpool doctor` looks at it"
+        )
         return ExitCode.UNREACHABLE
 
     if isinstance(error, Misconfigured):
-        screen.complain(getattr(error, "explained", str(error)))
+        screen.print_error(getattr(error, "explained", str(error)))
         unreachable = isinstance(error, BrokerUnreachable)
         return ExitCode.UNREACHABLE if unreachable else ExitCode.USAGE
-    screen.complain(
+    screen.print_error(
         f"a fault of toolpool's own: {type(error).__name__}: {error}; please report it, with the "
         f"output of the same command under {_DEBUG_VARIABLE}=1"
     )
@@ -119,5 +121,5 @@ def _explain_usage(error: Exception, message: str) -> int:
     path = getattr(context, "command_path", "toolpool")
     # empty for a group without a command, which printed its help
     if text := message.strip().rstrip("."):
-        screen.complain(f"{text[0].lower()}{text[1:]}; see `{path} --help`")
+        screen.print_error(f"{text[0].lower()}{text[1:]}; see `{path} --help`")
     return ExitCode.USAGE

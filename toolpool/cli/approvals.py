@@ -168,11 +168,11 @@ def _show_all(found: "list[Approval]") -> None:
     for approval in found:
         table.add_row(
             Text(approval.id[:10]),
-            Text(screen.harmless(approval.tool)),
-            Text(screen.harmless(approval.session or "")),
+            Text(screen.escaped(approval.tool)),
+            Text(screen.escaped(approval.session or "")),
             _time(approval.expires_at),
-            Text(screen.harmless(", ".join(approval.approvers) or "anybody")),
-            Text(screen.harmless(approval.reason or approval.asked_by)),
+            Text(screen.escaped(", ".join(approval.approvers) or "anybody")),
+            Text(screen.escaped(approval.reason or approval.asked_by)),
         )
     screen.show(table)
     screen.show(Text("see one with `toolpool approvals show ID`"))
@@ -202,7 +202,7 @@ def _show(approval: "Approval", *, json: bool) -> None:
         why = f": {approval.decision_reason}" if approval.decision_reason else ""
         lines.append(f"decided by {approval.decided_by}, {at}{why}")
     for line in lines:
-        screen.write(screen.harmless(line))
+        screen.write(screen.escaped(line))
 
 
 def _time(at: float) -> str:

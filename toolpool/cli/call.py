@@ -172,4 +172,4 @@ def _show(result: "ToolResult", *, json: bool) -> None:
 
     screen.write(as_text(result))
     if not result.ok and result.code is not None:
-        screen.complain(f"{result.code.value}, executed: {result.executed.value}")
+        screen.print_error(f"{result.code.value}, executed: {result.executed.value}")

@@ -39,7 +39,7 @@ def cancel(
     if json:
         screen.write_json(told)
     else:
-        screen.write(screen.harmless(_sentence(told)))
+        screen.write(screen.escaped(_sentence(told)))
     return ExitCode.OK if told["cancelled"] else ExitCode.FAILED
 
 

@@ -41,22 +41,22 @@ def _silent(finder: "Finder") -> list[str]:
 def _show(found: list[dict[str, Any]], finder: "Finder") -> None:
     for row in found:
         session = f", session {row['session']}" if row["session"] else ""
-        screen.write(screen.harmless(f"{row['call']} ({row['tool']}{session}): {row['state']}"))
-        screen.write(screen.harmless(f"  {row['why']}"))
+        screen.write(screen.escaped(f"{row['call']} ({row['tool']}{session}): {row['state']}"))
+        screen.write(screen.escaped(f"  {row['why']}"))
         for line in _details(row):
-            screen.write(screen.harmless(f"  {line}"))
+            screen.write(screen.escaped(f"  {line}"))
     if finder.more:
         screen.write(f"and {finder.more} more")
     if not found:
-        screen.complain(
+        screen.print_error(
             f"nothing is known of it: none of {len(finder.fleet.dispatchers)} running dispatchers "
             "has it open, no handle of it is kept and no event of it is published "
             "(TOOLPOOL_EVENTS). An ended call is in the session record, if there is one"
         )
     for id_ in finder.fleet.foreign_dispatchers:
-        screen.complain(f"dispatcher {id_} signs with another key, and is not asked")
+        screen.print_error(f"dispatcher {id_} signs with another key, and is not asked")
     for named in _silent(finder):
-        screen.complain(f"dispatcher {named} did not answer: its open calls are unknown")
+        screen.print_error(f"dispatcher {named} did not answer: its open calls are unknown")
 
 
 def _details(row: dict[str, Any]) -> list[str]:

@@ -29,7 +29,7 @@ def write_json(value: Any) -> None:
     write(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
 
 
-def harmless(text: str) -> str:
+def escaped(text: str) -> str:
     """A model's or a tool's text, without anything that could move a cursor or hide text."""
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
 
@@ -40,7 +40,7 @@ def show(renderable: "RenderableType") -> None:
         _console(stderr=False).print(renderable)
 
 
-def complain(message: str) -> None:
+def print_error(message: str) -> None:
     """Write one line on stderr that says what is wrong and what to do."""
     line = " ".join(message.split("\n")) if "\n  " not in message else message
     sys.stderr.write(f"toolpool: {line}\n")

@@ -200,7 +200,7 @@ def _show_calls(report: dict[str, Any]) -> None:
     for row in report["switches"]:
         where = f" where {row['argument']} = {row['value']!r}" if "argument" in row else ""
         told = f"{row['tool']}{where} is denied: {row['reason']}"
-        screen.show(Text(screen.harmless(told), style="yellow"))
+        screen.show(Text(screen.escaped(told), style="yellow"))
     for row in report["circuits"]:
         told = f"{row['tool']}: its circuit is open for {row['seconds']:g} s on {row['host']}"
         screen.show(Text(told, style="yellow"))

@@ -45,7 +45,7 @@ def list_(json: JsonOption = False) -> int:
 
     fleet = read_fleet(load_settings())
     if _is_foreign(fleet):
-        screen.complain(_FOREIGN)
+        screen.print_error(_FOREIGN)
     if json:
         screen.write_json(switches(fleet))
     else:
@@ -103,7 +103,7 @@ def _turn(
     parsed = _parsed(value)
     if tool not in fleet.entries:
         if on:
-            screen.complain(
+            screen.print_error(
                 f"no worker offers a tool called {tool!r} now: the switch is set for later"
             )
     elif argument is not None:
@@ -168,4 +168,4 @@ def show(switches: "list[Switch]") -> None:
         where += f" for tenant {switch.tenant}" if switch.tenant is not None else ""
         since = datetime.fromtimestamp(switch.set_at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
         told = f"{switch.tool}{where} is denied since {since}: {switch.reason}"
-        screen.show(Text(screen.harmless(told), style="yellow"))
+        screen.show(Text(screen.escaped(told), style="yellow"))

@@ -90,9 +90,9 @@ async def _say(settings: "Settings", log: Any, url: str, channels: list[str]) ->
         last = await log.last()
     except ServerError as error:
         raise BrokerUnreachable(unreachable(settings, error)) from None
-    screen.complain(f"following {' and '.join(channels)} of {settings.key_prefix} at {url}")
+    screen.print_error(f"following {' and '.join(channels)} of {settings.key_prefix} at {url}")
     if last is None:
-        screen.complain("no event is kept there: dispatchers publish with TOOLPOOL_EVENTS=on")
+        screen.print_error("no event is kept there: dispatchers publish with TOOLPOOL_EVENTS=on")
 
 
 async def _write(
@@ -156,4 +156,4 @@ def _as_line(event: "Event") -> str:
     for name, value in {**names, **more}.items():
         if value not in (None, []):
             words.append(f"{name}={value}")
-    return screen.harmless(" ".join(words)).replace("\n", "?")
+    return screen.escaped(" ".join(words)).replace("\n", "?")

@@ -132,7 +132,7 @@ def check(
         str | None,
         typer.Option(
             metavar="loop,thread,process",
-            help="What your workers have as --run-in: name the tools that they do not take.",
+            help="The --run-in of your workers; tools that such workers do not take are reported.",
         ),
     ] = None,
     json: JsonOption = False,

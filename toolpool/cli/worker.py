@@ -49,8 +49,8 @@ def worker(
         list[str] | None,
         typer.Option(
             metavar="MODULE:NAME",
-            help="Told what happens in this worker: a toolpool.WorkerObserver, or what makes one. "
-            "May be given again. Default: TOOLPOOL_WORKER_OBSERVERS.",
+            help="An observer of this worker: a toolpool.WorkerObserver, or a callable that "
+            "returns one. May be given again. Default: TOOLPOOL_WORKER_OBSERVERS.",
         ),
     ] = None,
     secrets: Annotated[

@@ -16,7 +16,7 @@ from toolpool.contract.exception_report import faults_in, faults_of
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.settings import Settings
 from toolpool.workers import safe_text
-from toolpool.workers.credentials.resolver import Asker, SecretAnswer, is_none, sign_in_of
+from toolpool.workers.credentials.resolver import SecretAnswer, SecretResolver, is_none, sign_in_of
 from toolpool.workers.credentials.secret_sources import Source
 from toolpool.workers.tool import Tool
 from toolpool.workers.worker_observer import Unresolved
@@ -43,7 +43,7 @@ class Credentials:
         tell: Callable[[Unresolved], None] = lambda _: None,
     ) -> None:
         self._source = source
-        self._asker = Asker(source.resolve) if source is not None else None
+        self._asker = SecretResolver(source.resolve) if source is not None else None
         self._seconds = settings.hook_timeout
         self._with_texts = settings.error_texts
         self._tell = tell
@@ -86,7 +86,7 @@ class Credentials:
 
     @staticmethod
     async def _ask(
-        asker: Asker, tenant: str, user: str | None, name: str, seconds: float
+        asker: SecretResolver, tenant: str, user: str | None, name: str, seconds: float
     ) -> SecretAnswer | None:
         """The answer; None on a timeout."""
         try:

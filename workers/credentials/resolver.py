@@ -29,7 +29,7 @@ class SecretAnswer:
         return "SecretAnswer()"
 
 
-class Asker:
+class SecretResolver:
     """Calls one `Resolve`. Starts nothing before the first request."""
 
     def __init__(self, resolve: Resolve) -> None:

@@ -52,7 +52,7 @@ class Log(WorkerObserver):
     def left_behind(self, left: LeftBehind) -> None:
         """Tools left tasks or threads running."""
         service.error(
-            "%s_left_behind count=%d: they outlive their calls; most of them are here\n%s",
+            "%s_left_behind count=%d: they outlive their calls; the most common stack is\n%s",
             left.what, left.count, logs.lines(left.stack),
         )  # fmt: skip
 

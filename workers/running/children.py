@@ -27,7 +27,7 @@ log = logs.logger("children")
 
 _START_SECONDS = 60.0
 _CHILDREN_A_CALL = 3
-"""How many children a call is sent to before one begins it, if they end before that."""
+"""How many child processes a call is tried in, if each of them ends before the call begins."""
 _ROOM_BYTES = 4 << 20
 
 

@@ -101,7 +101,7 @@ class EarlyCancels:
         return came_at is not None and time.monotonic() - came_at < _CANCELS_SECONDS
 
 
-class Entered:
+class StartedAttempts:
     """Attempts started here of calls that may not run twice, oldest first.
 
     They prevent a second start on this worker if a record is lost or forged.

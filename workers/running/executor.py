@@ -29,7 +29,12 @@ from toolpool.contract.rates import Limit
 from toolpool.contract.spec import RunIn
 from toolpool.workers.running.admission import Admission
 from toolpool.workers.running.call_runner import CallRunner
-from toolpool.workers.running.claimed_call import ClaimedCall, Delivery, EarlyCancels, Entered
+from toolpool.workers.running.claimed_call import (
+    ClaimedCall,
+    Delivery,
+    EarlyCancels,
+    StartedAttempts,
+)
 from toolpool.workers.running.limit_notices import LimitNotices
 from toolpool.workers.running.message_reader import MessageReader
 from toolpool.workers.running.output import Completion
@@ -89,7 +94,7 @@ class Executor:
         self._cancels = EarlyCancels()
         self._claiming = BackgroundTasks()
         self._draining = False
-        self._entered = Entered()
+        self._entered = StartedAttempts()
         self._grace_began_at = float("inf")
         """When a drain with a limited grace period began."""
         self.leased_at: Callable[[], float] = lambda: float("inf")

@@ -8,8 +8,8 @@ import msgspec
 
 from toolpool.contract.envelope import PolicyVerdict, Switch
 from toolpool.contract.outcome import (
+    ARGUMENTS_DIFFER,
     NOT_COMPARABLE,
-    READ_OTHERWISE,
     SWITCHED_OFF,
     Code,
     Executed,
@@ -21,7 +21,7 @@ from toolpool.workers import safe_text
 from toolpool.workers.context import ToolContext
 from toolpool.workers.running.outcomes import MESSAGE_CHARACTERS, raised, returned
 from toolpool.workers.running.output import Completion
-from toolpool.workers.signature import ArgumentsRefused, ReadOtherwise, SwitchedOff
+from toolpool.workers.signature import ArgumentsDiffer, ArgumentsRefused, SwitchedOff
 from toolpool.workers.tool import Tool
 
 
@@ -99,8 +99,8 @@ def _prepared(call: Invocation) -> dict[str, Any] | Outcome:
         return failure(Code.INVALID_ARGUMENTS, "", Executed.NO, problems=refused.problems)
     except SwitchedOff as denied:
         return failure(Code.DENIED, str(denied), Executed.NO, details={"cause": SWITCHED_OFF})
-    except ReadOtherwise as refused:
-        problems, why, cause = refused.problems, READ_OTHERWISE, "otherwise than judged"
+    except ArgumentsDiffer as refused:
+        problems, why, cause = refused.problems, ARGUMENTS_DIFFER, "otherwise than judged"
         if own := tuple(each for each in problems if each.kind == NOT_COMPARABLE):
             types = ", ".join(sorted({each.expected for each in own}))
             problems, why, cause = own, NOT_COMPARABLE, f"as {types}, not comparable with JSON"

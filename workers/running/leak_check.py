@@ -31,7 +31,8 @@ class Leftovers:
         self._limits = {"tasks": _MANY, "threads": _MANY}
 
     def look(self, now: float, oldest_call: float) -> list[LeftBehind]:
-        """What to report: 100 of a kind, and each time their number has doubled since.
+        """What to report: once 100 tasks or 100 threads are left running, and each time their
+        number has doubled since.
 
         Checks once a minute. `oldest_call` is when the oldest running call was entered. Both times
         are monotonic.

@@ -172,7 +172,9 @@ class Supervisor:
         self._server_answers = False
         self._reports: Reports | None = None
         self._unreported: deque[Down | Stalled] = deque(maxlen=_MAX_UNREPORTED)
-        """Ends of workers that the observers of no other worker have been told yet."""
+        """Workers that have ended or stalled, and that have not been reported to the observers of
+        another worker yet.
+        """
 
     def run(self) -> int:
         """Block until stopped. Returns the worker's exit code, or 0 after a requested drain."""

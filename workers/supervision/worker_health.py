@@ -94,7 +94,7 @@ class WorkerHealth:
         if is_leaving or not self._loop_reported:
             return None
         if self._worn_out:
-            return HealthDecision(Action.REPLACE, "half its slots of a kind do not end")
+            return HealthDecision(Action.REPLACE, "half its slots of a kind are stuck")
         if depths is None and self._knows_depths:
             self._main_at = max(self._main_at, now - self._stall_seconds)
             self._idle_since = None

@@ -4,11 +4,11 @@
 --   refused     it will not send them                  rejected    they are invalid, and it does not wait for them
 --   unapproved  they were not approved in time         used        their approval was used without sending them
 --   denied      they were sent, and may no longer start
---   retold      they had ended, or were sent, before the server lost that
+--   restored    they had ended, or were sent, before the server lost that
 -- KEYS: epoch, record...
 -- ARGV: epoch candidate, caller's reply stream, cancel list prefix, prefix of marks, how the calls end (above; running
---       calls are left alone by 'unstarted', 'denied' and 'retold', the calls of others by 'refused' and 'rejected',
---       sent ones by 'retold' unless the caller knows their end), ms a mark
+--       calls are left alone by 'unstarted', 'denied' and 'restored', the calls of others by 'refused' and 'rejected',
+--       sent ones by 'restored' unless the caller knows their end), ms a mark
 --       is kept, caller's fleet time in ms, then for each record:
 --         nonce
 --         epoch it was opened in; if it was not sent, accepted in
@@ -17,7 +17,7 @@
 --         outcome if it was claimed
 --         outcome if that is not known
 --         cancel message for its worker
---         1 if the caller has not sent it, or, for 'retold', knows how it ended
+--         1 if the caller has not sent it, or, for 'restored', knows how it ended
 --         ms after which a refused call may be asked again; '' if not while its record is kept
 --         1 to leave a mark for the time above, so that it cannot start later
 -- Returns for each record its outcome, 'running <worker>', 'open', 'waiting' or 'approved' (left alone),
@@ -39,7 +39,7 @@ local function without_caller(replies)
 end
 
 local function others_wait(key, replies, until_ms, deadline_ms, handed_over)
-  if which == 'cancel' or which == 'denied' or which == 'retold' then return false end
+  if which == 'cancel' or which == 'denied' or which == 'restored' then return false end
   local left = {leave = 1, refused = 1, unstarted = until_ms - now, deadline = deadline_ms - now - 200}
   if left[which] <= 0 then return false end
   local others, alive = without_caller(replies)
@@ -73,7 +73,7 @@ local EARLY_MS = 1000
 
 -- The final approval state of a call that was not sent; nil if it continues.
 local function approval_after(key, state, replies, is_for_now, handed_over)
-  if which == 'cancel' or which == 'retold' then return 'cancelled' end
+  if which == 'cancel' or which == 'restored' then return 'cancelled' end
   if which == 'used' and state == 'approved' then return 'approved' end
   -- One dispatcher's timeout is not enough: others may wait longer.
   local is_over = tonumber(fields_of(key, 'state', 'expires')[2] or 0) <= now + (state == 'waiting' and EARLY_MS or 0)
@@ -92,7 +92,7 @@ for i = 2, #KEYS do
   local life_ms = ARGV[at + 9] == '1' and mark_ms or 0
   local r = fields_of(KEYS[i], 'state', 'outcome', 'worker', 'epoch', 'claims', 'replies',
     'until', 'deadline', 'keep', 'anew', 'approval', 'handed_over', 'unsent_in')
-  if not r[1] and (which == 'unstarted' or which == 'retold' and ARGV[at + 7] ~= '1') then
+  if not r[1] and (which == 'unstarted' or which == 'restored' and ARGV[at + 7] ~= '1') then
     answers[i - 1] = 'missing'
   elseif not r[1] then
     answers[i - 1] = settle_absent(KEYS[i], ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3],
@@ -109,7 +109,7 @@ for i = 2, #KEYS do
     if (which == 'refused' or which == 'rejected') and not r[10] then prolong(KEYS[i], ARGV[at + 2]) end
     keep_mark_with(marks, KEYS[i], caller_now)
     answers[i - 1] = r[2]
-  elseif which == 'rejected' or which == 'retold' and (r[1] == 'claimed' or r[1] == 'open' and ARGV[at + 7] ~= '1') then
+  elseif which == 'rejected' or which == 'restored' and (r[1] == 'claimed' or r[1] == 'open' and ARGV[at + 7] ~= '1') then
     answers[i - 1] = r[1] == 'claimed' and 'running ' .. r[3] or r[1]
   elseif r[1] == 'waiting' or r[1] == 'approved' then
     local approval = approval_after(KEYS[i], r[1], r[6], ARGV[at + 8] ~= '', r[12])

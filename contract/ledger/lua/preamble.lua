@@ -162,7 +162,8 @@ local function fields_of(key, ...)
   return found
 end
 
--- The key of a call's mark: `<prefix>:ran:` is one shorter than `<prefix>:call:`.
+-- The key of a call's mark. `prefix` is `<prefix>:ran:`, which is one character shorter than the
+-- `<prefix>:call:` that `key` begins with.
 local function mark_of(prefix, key)
   return prefix .. string.sub(key, #prefix + 2)
 end
@@ -193,7 +194,8 @@ local function mark(prefix, key, ms)
   redis.call('SET', mark_of(prefix, key), '', 'PX', ms)
 end
 
--- Keeps a call marked that was asked for again. A mark that has an end keeps it: a later request may remove it.
+-- Sets or renews the mark of a call that was dispatched again. A mark with an end time is left unchanged, so
+-- that a later request can remove it.
 local function mark_again(prefix, key, ms)
   if not tonumber(redis.pcall('GET', mark_of(prefix, key)) or '') then mark(prefix, key, ms) end
 end
@@ -203,8 +205,8 @@ local function mark_first(prefix, key, ms)
   return redis.call('SET', mark_of(prefix, key), '', 'PX', ms, 'NX') and true or false
 end
 
--- The call was settled: neither an earlier request, nor restoring its record and message without a signing key, nor
--- losing its record in a jump of the server's clock must run it.
+-- The call was settled. It must not run because of an earlier request, because somebody without a signing key
+-- restored its record and message, or because its record was lost in a jump of the server's clock.
 local function mark_ended(prefix, key, ms, now)
   if is_marked(prefix, key) and not is_noted_as_shared(prefix, key) then return end
   local left = redis.call('PTTL', key)

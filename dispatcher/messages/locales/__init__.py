@@ -26,7 +26,9 @@ class Locale:
     more: str
     shape: Mapping[str, str]
     shape_alone: Mapping[str, str]
-    """After the errors: `{shapes}` of what was wanted, each after the path that it is for."""
+    """`shape` follows the errors, `shape_alone` replaces them. `{shapes}` are the expected shapes,
+    each after its path.
+    """
     arguments: str
     """In place of the path where the shape is that of all arguments."""
 
@@ -49,7 +51,7 @@ class Locale:
     one_of_those_below: str
     another: str
     holding: Mapping[str, str]
-    """What came where a string holds what should have been sent."""
+    """The received value, if it is a string that contains the expected array, object or list."""
     did_you_mean: str
     unknown_field: Mapping[str, str]
     unknown_field_leave_out: str
@@ -107,7 +109,7 @@ class Locale:
     but: str
     cancelled: str
     denied: str
-    read_otherwise: str
+    arguments_differ: str
     """In place of a reason: the tool's types change the arguments `{fields}`."""
     not_comparable: str
     """In place of a reason: the arguments `{fields}` have types that JSON is not compared with."""
@@ -147,7 +149,7 @@ class Locale:
     """The arguments `{names}` were changed."""
     unseen_end: str
     shared: str
-    """A result that an equal call's run brought."""
+    """A result that is shared with an equal call that ran at the same time."""
     cached: str
     """A result that is `{seconds}` old."""
     no_such_handle: str

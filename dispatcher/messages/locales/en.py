@@ -222,7 +222,7 @@ LOCALE = Locale(
     but="but {error}",
     cancelled="Tool '{name}' was cancelled. {whether}",
     denied="Tool '{name}' was not run: {error}.",
-    read_otherwise=(
+    arguments_differ=(
         "the tool would read its arguments ({fields}) in another way than they were judged; write "
         "every value exactly as its schema shows it"
     ),
@@ -254,7 +254,7 @@ LOCALE = Locale(
         "exception.overloaded": "too many calls are waiting",
         "exception.circuit_open": "it has been failing and is switched off for a moment",
         "changed": "it was changed meanwhile, and takes other arguments now",
-        "forgotten": "it may have been run before, and nothing is kept of it any more",
+        "forgotten": "it may have run before, and its record no longer exists",
         "credentials": "the system that keeps its credentials failed",
         "server_full": "the server of the tool system is full, and takes no new calls",
         "others": "another caller made the same call, and it goes on for that caller",

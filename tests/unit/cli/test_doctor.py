@@ -17,7 +17,7 @@ from toolpool.contract.operator_messages import DispatcherReport
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import RunIn, ToolSpec, sealed
 from toolpool.contract.version import VERSION
-from toolpool.fleet_reader import Fleet, Stranger
+from toolpool.fleet_reader import Fleet, ForeignWorker
 
 Run = Callable[..., Ran]
 
@@ -50,7 +50,7 @@ def test_an_empty_catalog_fails_and_no_worker_is_a_warning() -> None:
 
 def test_a_worker_with_another_key_fails() -> None:
     fleet = Fleet(
-        entries={"t": entry("t")}, foreign_workers=[Stranger("w9", "h")], foreign_tools=["u"]
+        entries={"t": entry("t")}, foreign_workers=[ForeignWorker("w9", "h")], foreign_tools=["u"]
     )
     assert found(fleet) == {"workers": Level.FAIL, "catalog": Level.OK}
 

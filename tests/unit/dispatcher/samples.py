@@ -132,7 +132,7 @@ class Told(Calls):
         self.said.append(("to be approved", pending.key))
 
     def started(self, pending: Pending, worker: str) -> None:
-        pending.claimed_by(worker)
+        pending.worker = worker
         self.said.append(("started", pending.key))
 
     def released(self, pending: Pending) -> None:

@@ -48,7 +48,7 @@ from toolpool.contract.schema.validator import SchemaCache
 from toolpool.dispatcher.messages.texts import failed
 from toolpool.workers.judged_arguments import is_judged
 from toolpool.workers.running.invoke import Invocation, prepare
-from toolpool.workers.signature import ArgumentsRefused, ReadOtherwise
+from toolpool.workers.signature import ArgumentsDiffer, ArgumentsRefused
 from toolpool.workers.tool import Tool
 
 
@@ -141,7 +141,7 @@ OTHERWISE: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def paths(refused: ReadOtherwise) -> str:
+def paths(refused: ArgumentsDiffer) -> str:
     return " ".join(".".join(map(str, p.path)) for p in refused.problems)
 
 
@@ -155,7 +155,7 @@ def test_arguments_that_are_read_in_another_way_are_named(
     arguments: dict[str, Any], told: str
 ) -> None:
     anything.signature.bind(arguments, None)
-    with pytest.raises(ReadOtherwise) as refused:
+    with pytest.raises(ArgumentsDiffer) as refused:
         anything.signature.bind(arguments, None, WHOLE)
     assert paths(refused.value) == told
 
@@ -169,7 +169,7 @@ def test_defaults_that_were_not_judged_matter_where_a_rule_looks(
 ) -> None:
     verdict = PolicyVerdict(policy="p", paths=(path,))
     if is_read_otherwise:
-        with pytest.raises(ReadOtherwise):
+        with pytest.raises(ArgumentsDiffer):
             anything.signature.bind({}, None, verdict)
     else:
         anything.signature.bind({}, None, verdict)
@@ -222,7 +222,7 @@ def taking(of: Any) -> Tool:
     ],
 )
 def test_what_a_rule_cannot_see_as_the_tool_gets_it_is_refused(of: Any, sent: Any) -> None:
-    with pytest.raises((ReadOtherwise, ArgumentsRefused)):
+    with pytest.raises((ArgumentsDiffer, ArgumentsRefused)):
         taking(of).signature.bind({"value": sent}, None, RULE)
 
 
@@ -334,7 +334,7 @@ WITHIN = PolicyVerdict(policy="p", paths=(("value", "mode"), ("value", "to", Non
     ],
 )
 def test_no_serializer_hides_what_the_tool_gets(of: Any, sent: Any, verdict: PolicyVerdict) -> None:
-    with pytest.raises(ReadOtherwise):
+    with pytest.raises(ArgumentsDiffer):
         taking(of).signature.bind({"value": copy.deepcopy(sent)}, None, verdict)
 
 

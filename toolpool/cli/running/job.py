@@ -75,7 +75,7 @@ class Job:
         for answer in answers:
             self.summary.add(answer.results, broken=answer.broken is not None)
             if answer.broken is not None and self.summary.broken_lines <= _BROKEN_LINES_TOLD:
-                self._progress.complain(
+                self._progress.print_error(
                     f"line {answer.line.number} is not a model response ({answer.broken})"
                 )
         self._progress.advance(answers[-1].line.read, self.summary)
@@ -111,7 +111,7 @@ class Job:
             return
         if self._given_up:
             numbers = ", ".join(map(str, self._given_up))
-            screen.complain(f"the calls of line {numbers} were cancelled and have no answer")
+            screen.print_error(f"the calls of line {numbers} were cancelled and have no answer")
         console = screen.stderr_console()
         if as_json:
             told = self.summary.as_json() | {

@@ -46,12 +46,12 @@ class RunProgress:
         told = f"{summary.turns:,} turns · {summary.calls:,} calls · {summary.failed:,} failed"
         self._update(completed=read, told=told)
 
-    def complain(self, message: str) -> None:
-        """Call `screen.complain`, above the bar if there is one."""
+    def print_error(self, message: str) -> None:
+        """Call `screen.print_error`, above the bar if there is one."""
         if self._progress is not None:
             self._progress.console.print(f"toolpool: {message}", markup=False, soft_wrap=True)
         else:
-            screen.complain(message)
+            screen.print_error(message)
 
     def note(self, message: str) -> None:
         """Write a line of information, if stderr is a terminal."""

@@ -137,7 +137,7 @@ def of(field: Any, **more: Any) -> dict[str, Any]:
         (of({"type": "string"}, anyOf=[{"required": ["a"]}]), "it offers alternatives for all"),
         (of({"type": "string"}, required=["b"]), "it requires 'b', which it does not describe"),
         (of({"type": "string"}, required=[]),
-         "a may be left out, and has no default and takes no null to say so with"),
+         "a is optional, but has no default and does not accept null"),
     ],
     ids=str,
 )  # fmt: skip

@@ -107,7 +107,7 @@ async def test_a_started_call_is_said_to_be_timed_out_only_while_its_worker_live
     call = pending("k", wait=SOON, deadline=0.3)
     await bench.open(call)
     await bench.claim(call)
-    call.claimed_by("w-1")
+    call.worker = "w-1"
     bench.lost_workers = {"w-1"} if is_lost else set()
     bench.keep(call, Stage.RUNNING)
     code = Code.WORKER_LOST if is_lost else Code.TIMEOUT

@@ -49,14 +49,14 @@ def at(stage: Stage, *, outcome: Outcome | None = None) -> Pending:
 def test_a_call_goes_only_where_it_may(start: Stage, end: Stage) -> None:
     call = at(start)
     may_go = (start, end) in MOVES
-    assert call.to(end) is may_go
+    assert call.move_to(end) is may_go
     assert call.stage is (end if may_go else start)
 
 
 @pytest.mark.parametrize(("start", "end"), PAIRS)
 def test_an_answered_call_goes_nowhere(start: Stage, end: Stage) -> None:
     call = at(start, outcome=DONE)
-    assert not call.to(end)
+    assert not call.move_to(end)
     assert call.stage is start
 
 
@@ -117,7 +117,7 @@ def test_nobody_ran_it_is_not_said_of_what_somebody_may_have_asked_for_before(
     call = pending("k", spec=spec)
     call.again = again
     assert call.certainly_not_run is is_sure
-    call.to(Stage.QUEUED)
+    call.move_to(Stage.QUEUED)
     assert not call.certainly_not_run
 
 
@@ -149,10 +149,10 @@ def sent_and_lost() -> Pending:
     call.published("e-1", at=1.0)
     call.in_attempt(2)
     call.published_again(at=2.0)
-    call.claimed_by("w-1")
-    call.attached()
-    call.was_settled_before()
-    call.to(Stage.RUNNING)
+    call.worker = "w-1"
+    call.is_attached = True
+    call.is_new_outcome = False
+    call.move_to(Stage.RUNNING)
     return call
 
 
@@ -203,7 +203,7 @@ def test_a_retry_remembers_that_a_try_before_it_ran(
 def test_another_message_begins_its_patience_anew() -> None:
     call = at(Stage.RUNNING)
     call.published("e-1", at=1.0)
-    call.claimed_by("w-1")
+    call.worker = "w-1"
     call.published_again(at=5.0)
     assert (call.published_at, call.worker, call.republished) == (5.0, "", 1)
     assert call.epoch == "e-1", "its record is the one that was opened then"

@@ -321,8 +321,8 @@ async def test_a_call_that_started_before_the_answer_came_goes_on_running(bench:
     call = bench.call("k")
 
     def start() -> None:
-        call.to(Stage.QUEUED)
-        call.to(Stage.RUNNING)
+        call.move_to(Stage.QUEUED)
+        call.move_to(Stage.RUNNING)
 
     bench.transport.after = start
     await bench.publisher.publish([call])

@@ -332,7 +332,7 @@ async def test_what_another_dispatcher_has_sent_is_left_to_it() -> None:
     bench = Bench()
     (call,) = bench.submit("a-0")
     await turns(10)
-    call.attached()
+    call.is_attached = True
     bench.resolve(call, Outcome(ok=True, data=1, worker="w"))
     await bench.gate.close()
     assert not bench.told

@@ -120,14 +120,14 @@ class Bench(Told):
 
     def started(self, pending: Pending, worker: str) -> None:
         """As the dispatcher does."""
-        pending.claimed_by(worker)
+        pending.worker = worker
         self.recovery.queue_watch.started(pending.queue, pending.published_at)
         self.pump.queue_of(pending).started(pending)
 
     async def send(self, key: str, spec: ToolSpec = READ, *, queue: str = QUEUE) -> Pending:
         """A call that is queued; its message lies on the queue."""
         call = self.calls[key] = pending(key, spec=spec, wait=500.0, deadline=600.0)
-        call.rerouted(queue)
+        call.queue = queue
         self.pump.submit(call)
         await turns()
         assert call.stage is Stage.QUEUED
@@ -360,7 +360,7 @@ async def test_a_call_that_another_worker_has_by_now_is_left_with_it(bench: Benc
 
 async def test_an_unclaimed_call_is_not_lost_with_any_worker(bench: Bench) -> None:
     call = await bench.run("k")
-    call.claimed_by("")
+    call.worker = ""
     await bench.watch(30)
     assert (call.stage, bench.transport.recovered) == (Stage.RUNNING, [])
 
@@ -931,7 +931,7 @@ async def test_an_outcome_of_a_stranded_call_is_looked_for_too(bench: Bench) -> 
 async def test_a_call_that_another_asked_for_first_is_looked_for_at_once(bench: Bench) -> None:
     """Of many askers not all are told."""
     call = await bench.run("k", WRITE)
-    call.attached()
+    call.is_attached = True
     await bench.look(lease())
     assert call.is_open
     await bench.settle(call)
@@ -944,7 +944,7 @@ async def test_of_many_calls_some_are_looked_for_at_each_look_and_all_in_turn(
 ) -> None:
     calls = [await bench.run(f"k-{n}") for n in range(300)]
     for call in calls:
-        call.attached()
+        call.is_attached = True
     await bench.watch(6, lease())
     assert [len(keys) for keys in bench.transport.looked_for] == [128] * 6
     times = Counter(key for keys in bench.transport.looked_for for key in keys)
@@ -954,7 +954,7 @@ async def test_of_many_calls_some_are_looked_for_at_each_look_and_all_in_turn(
 
 async def test_few_calls_are_looked_for_once_each_at_a_look(bench: Bench) -> None:
     for key in "ab":
-        (await bench.run(key)).attached()
+        (await bench.run(key)).is_attached = True
     await bench.watch(2, lease())
     assert [sorted(keys) for keys in bench.transport.looked_for] == [["a", "b"]] * 2
 
@@ -968,7 +968,7 @@ async def test_what_was_not_sent_is_not_looked_for(bench: Bench) -> None:
 
 async def test_what_was_answered_is_not_looked_for(bench: Bench) -> None:
     call = await bench.run("k")
-    call.attached()
+    call.is_attached = True
     call.answer(DONE)
     await bench.recovery.examine(await bench.transport.survey([]), [], [call])
     assert bench.transport.looked_for == []

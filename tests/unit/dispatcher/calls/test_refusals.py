@@ -292,7 +292,7 @@ async def sent(bench: Bench, key: str) -> Pending:
     )  # fmt: skip
     assert answer.state is CallState.NEW
     for stage in (Stage.WAITING, Stage.PUBLISHING, Stage.QUEUED):
-        call.to(stage)
+        call.move_to(stage)
     call.published(bench.server.epoch, time.monotonic())
     return call
 

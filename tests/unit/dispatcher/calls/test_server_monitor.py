@@ -351,7 +351,7 @@ async def test_only_queues_that_open_calls_are_on_are_asked_for(bench: Bench) ->
     other = sealed(ToolSpec(name="other", run_in=RunIn.THREAD))
     calls = [bench.submit(key, spec) for key, spec in (("a", other), ("b", OLD), ("c", OLD))]
     answered_here = bench.calls["here"] = pending("here")
-    answered_here.rerouted("")
+    answered_here.queue = ""
     await bench.follower.once()
     assert bench.transport.queues == [[calls[1].queue, calls[0].queue]]
 
@@ -361,7 +361,7 @@ async def run(bench: Bench, key: str) -> Pending:
     call = bench.submit(key)
     await turns()
     await bench.server.claim([Claim(key, 1, "c")], worker="w-1", give_up_at=time.monotonic() + 1)
-    call.claimed_by("w-1")
+    call.worker = "w-1"
     bench.pump.queue_of(call).started(call)
     return call
 

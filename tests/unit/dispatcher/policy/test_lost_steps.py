@@ -98,7 +98,7 @@ class Told:
         patch.setattr(transport, "close_calls", self._closing)
 
     async def _closing(self, closings: Sequence[Closing], **options: Any) -> Any:
-        if options["end"] is CloseReason.RETOLD:
+        if options["end"] is CloseReason.RESTORED:
             if self.is_away:
                 raise ServerUnavailable("close", sent=False)
             self.keys += [closing.key for closing in closings]
@@ -262,7 +262,7 @@ async def test_the_end_of_a_sent_call_is_told_once_and_never_as_a_late_one(
         one._server.epoch += "."
         waits = one._in_flight.ended_calls
         await eventually(lambda: waits._epoch == one._server.epoch, "it is noticed")
-        await eventually(lambda: not waits._untold, "all is told")
+        await eventually(lambda: not waits._unrestored, "all is told")
         GATE.open()
     assert result.code is Code.WORKER_LOST
     assert (told.keys, late.keys) == ([approval.id, approval.id], [])
@@ -280,14 +280,14 @@ async def test_an_end_that_could_not_be_told_in_time_does_not_end_a_new_request(
         [end] = waits._ends.values()
         told = Told(one, monkeypatch, is_away=True)
         one._server.epoch += "."
-        await eventually(lambda: waits._untold, "it is noticed")
+        await eventually(lambda: waits._unrestored, "it is noticed")
         await eventually(lambda: time.monotonic() > end.until, "its end is no longer kept")
         one._server.records.clear()
         one._server.marks.clear()
         await one.dispatch([call()], session="s", turn="t")
         approval = await one_waits(one)
         told.is_away = False
-        await eventually(lambda: not waits._untold, "nothing is left to tell")
+        await eventually(lambda: not waits._unrestored, "nothing is left to tell")
         assert (await one_waits(one)).id == approval.id
 
 
@@ -303,7 +303,7 @@ async def test_a_call_that_is_found_lost_late_is_answered_before_its_deadline(
             tries.append(1)
             if len(tries) == 1:
                 one._server.epoch += "."
-            elif waits._sent_told_in == one._server.epoch:
+            elif waits._sent_restored_in == one._server.epoch:
                 return await publish(*arguments, **options)
             await asyncio.sleep(0.01)
             raise ServerUnavailable("open", sent=True)

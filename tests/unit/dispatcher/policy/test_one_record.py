@@ -293,7 +293,7 @@ async def test_resuming_a_forgotten_turn_asks_for_approval_only_once() -> None:
             assert (await gone.dispatch(asked_for, session="s"))[0].is_running
         async with second(worker, turn_ttl=0, background_wait=0.05) as other:
             resumed = await other.resume(history, session="s")
-            assert "may have been run before" in str(resumed[-1])
+            assert "may have run before" in str(resumed[-1])
             id = await id_of_one(other.approvals)
             await other.approvals.approve(id, by="anna")
             await eventually(lambda: RAN == [5], "the one that was asked about runs")
