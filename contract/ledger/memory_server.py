@@ -48,6 +48,7 @@ from toolpool.contract.ledger.protocols import (
 )
 from toolpool.contract.ledger.rate_counters import MemoryRates
 from toolpool.contract.ledger.shared_runs import MemoryShared
+from toolpool.contract.redis_keys import retry_key, retry_of, root_of
 
 _OUTPUTS_BYTES = 32 << 20
 _OTHERS_AHEAD_SECONDS = 0.2
@@ -464,7 +465,7 @@ class MemoryServer:
     def _close(self, closing: Closing, reply: str, end: CloseReason) -> bytes:
         record = self.record(closing.key)
         if record is None:
-            return self._close_absent(closing, end)
+            return self._close_absent(closing, reply, end)
         if record.state == "settled":
             return self._close_settled(record, closing, end)
         is_left = record.state == "claimed" or (record.state == "open" and not closing.unsent)
@@ -477,7 +478,7 @@ class MemoryServer:
             return running(record.worker) if record.state == "claimed" else ATTACHED
         if record.state == "claimed" and end in (CloseReason.UNSTARTED, CloseReason.DENIED):
             return running(record.worker)
-        if self._others_wait(record, reply, end):
+        if self._others_wait(closing.key, record, reply, end):
             record.replies = [other for other in record.replies if other != reply]
             return OTHERS
         if record.state == "claimed":
@@ -572,11 +573,13 @@ class MemoryServer:
             return "cancelled"
         return "approved" if record.state == "approved" else None
 
-    def _close_absent(self, closing: Closing, end: CloseReason) -> bytes:
+    def _close_absent(self, closing: Closing, reply: str, end: CloseReason) -> bytes:
         """Create a settled record, so that the call cannot run after this answer."""
         is_left = end is CloseReason.RESTORED and not closing.unsent
         if is_left or end is CloseReason.UNSTARTED:
             return MISSING
+        if self._others_retry(closing.key, reply, end):
+            return OTHERS
         is_marked = self.is_marked(closing.key)
         is_sure = closing.unsent and closing.epoch == self.epoch and not is_marked
         body = closing.unclaimed if is_sure else closing.doubtful
@@ -595,7 +598,7 @@ class MemoryServer:
         else:
             self.marks[key] = self._began - record.anew_at
 
-    def _others_wait(self, record: Record, reply: str, end: CloseReason) -> bool:
+    def _others_wait(self, key: str, record: Record, reply: str, end: CloseReason) -> bool:
         now = time.monotonic()
         left = {
             CloseReason.CANCEL: 0.0,
@@ -605,7 +608,16 @@ class MemoryServer:
             CloseReason.DENIED: 0.0,
             CloseReason.RESTORED: 0.0,
         }
-        return left[end] > 0 and self._others_live(record, reply, end)
+        live = self._others_live(record, reply, end) or self._others_retry(key, reply, end)
+        return left[end] > 0 and live
+
+    def _others_retry(self, key: str, reply: str, end: CloseReason) -> bool:
+        """Whether others were sent the outcome of the attempt before: they may retry, too."""
+        number = retry_of(key) if end is CloseReason.LEAVE else 0
+        before = self.record(retry_key(root_of(key), number - 1)) if number else None
+        return before is not None and any(
+            other in self.dispatchers for other in before.replies if other != reply
+        )
 
     def _others_live(self, record: Record, reply: str, end: CloseReason) -> bool:
         """Whether others wait for the call, or may ask for it by its handle."""

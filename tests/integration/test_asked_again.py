@@ -66,6 +66,23 @@ async def test_a_call_asked_during_a_retry_joins_it() -> None:
         assert (queue._in_flight, queue._unstarted, queue._flows) == (0, 0, {})
 
 
+async def test_a_retry_goes_on_for_the_first_dispatcher_if_the_second_leaves_in_its_pause() -> None:
+    gate = Gate()
+    async with alone([flaky(gate)], retry_delay=0.6) as one:
+        staying = asyncio.ensure_future(one.dispatch(call("flaky"), **SAME))
+        records = one._server.records
+        await eventually(
+            lambda: [r.state for r in records.values()] == ["settled"], "it failed and waits"
+        )
+        async with second(one) as other:
+            leaving = asyncio.ensure_future(other.dispatch(call("flaky"), **SAME))
+            await eventually(lambda: gate.came, "the second one has sent the retry")
+        assert (await leaving)[0].executed is not Executed.NO
+        gate.open()
+        stayed = (await staying)[0]
+    assert (stayed.data, gate.came) == (2, ["flaky"])
+
+
 async def test_a_call_that_ran_keeps_its_result_though_its_tool_is_denied_now() -> None:
     """`aborted.denied` would say that it did not run."""
     gate = Gate()

@@ -510,6 +510,37 @@ async def test_a_call_that_another_waits_for_goes_on_without_the_one_that_ends_i
     assert (await ledger.sent(REPLY), await ledger.sent(OTHER_REPLY)) == ([], [b"done"])
 
 
+@pytest.mark.parametrize("stage", ["unsent", "open", "claimed"])
+async def test_a_dispatcher_leaves_a_retry_to_another_that_was_sent_the_failure(
+    ledger: Server, stage: str
+) -> None:
+    """The other may still wait out its pause, so it has not asked for the retry yet."""
+    epoch, _ = await ledger.open()
+    await ledger.open(nonce="other", reply=OTHER_REPLY)
+    await ledger.live(OTHER_REPLY)
+    await ledger.claim()
+    await ledger.settle(b"failed")
+    if stage != "unsent":
+        await ledger.open(key="k.1", nonce="retry")
+    if stage == "claimed":
+        assert isinstance(await ledger.claim("k.1"), float)
+    left = await ledger.close(epoch, key="k.1", end=CloseReason.LEAVE, unsent=stage == "unsent")
+    assert left == OTHERS
+    answer = {"unsent": NEW, "open": ATTACHED, "claimed": b"running w"}[stage]
+    [found] = (await ledger.open(key="k.1", nonce="others retry", reply=OTHER_REPLY))[1]
+    assert found.startswith(answer)
+
+
+async def test_a_retry_that_nobody_else_can_want_ends_with_its_dispatcher(ledger: Server) -> None:
+    epoch, _ = await ledger.open()
+    await ledger.open(nonce="other", reply=OTHER_REPLY)
+    await ledger.claim()
+    await ledger.settle(b"failed")
+    await ledger.open(key="k.1", nonce="retry")
+    assert await ledger.close(epoch, key="k.1", end=CloseReason.LEAVE) == b"never ran"
+    assert await ledger.close(epoch, key="k.2", end=CloseReason.LEAVE, unsent=True) == b"no"
+
+
 async def test_a_cancelled_call_ends_for_the_others_that_wait_for_it(ledger: Server) -> None:
     epoch, _ = await ledger.open()
     await ledger.open(nonce="other", reply=OTHER_REPLY)

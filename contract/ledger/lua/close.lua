@@ -38,12 +38,22 @@ local function without_caller(replies)
   return table.concat(others, ' '), alive
 end
 
+-- Whether another living dispatcher was sent the outcome of the attempt before: it may retry the call, too.
+local function others_retry(key)
+  local root, number = string.match(key, '^(.*)%.(%d+)$')
+  if which ~= 'leave' or not root then return false end
+  local replies = redis.pcall('HGET', number == '1' and root or root .. '.' .. number - 1, 'replies')
+  local _, alive = without_caller(type(replies) == 'string' and replies or '')
+  return alive
+end
+
 local function others_wait(key, replies, until_ms, deadline_ms, handed_over)
   if which == 'cancel' or which == 'denied' or which == 'restored' then return false end
   local left = {leave = 1, refused = 1, unstarted = until_ms - now, deadline = deadline_ms - now - 200}
   if left[which] <= 0 then return false end
   local others, alive = without_caller(replies)
   alive = alive or which == 'leave' and handed_over  -- whoever has its handle may ask for it
+  alive = alive or others_retry(key)
   if alive and which ~= 'refused' then redis.call('HSET', key, 'replies', others) end
   return alive
 end
@@ -94,6 +104,8 @@ for i = 2, #KEYS do
     'until', 'deadline', 'keep', 'anew', 'approval', 'handed_over', 'unsent_in')
   if not r[1] and (which == 'unstarted' or which == 'restored' and ARGV[at + 7] ~= '1') then
     answers[i - 1] = 'missing'
+  elseif not r[1] and others_retry(KEYS[i]) then
+    answers[i - 1] = 'others'
   elseif not r[1] then
     answers[i - 1] = settle_absent(KEYS[i], ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3],
       ARGV[at + 5], ARGV[at + 7], ARGV[at + 8], life_ms)
