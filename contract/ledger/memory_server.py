@@ -564,9 +564,9 @@ class MemoryServer:
         if end is CloseReason.USED and record.state == "approved":
             return "approved"
         if end is CloseReason.DEADLINE and record.state == "approved":
-            return None if self._others_live(record, reply, end) else "expired"
+            return None if self._others_live(closing.key, record, reply, end) else "expired"
         if end not in (CloseReason.LEAVE, CloseReason.REFUSED) or self._others_live(
-            record, reply, end
+            closing.key, record, reply, end
         ):
             return None
         if end is CloseReason.LEAVE or closing.anew_after is None:
@@ -608,8 +608,7 @@ class MemoryServer:
             CloseReason.DENIED: 0.0,
             CloseReason.RESTORED: 0.0,
         }
-        live = self._others_live(record, reply, end) or self._others_retry(key, reply, end)
-        return left[end] > 0 and live
+        return left[end] > 0 and self._others_live(key, record, reply, end)
 
     def _others_retry(self, key: str, reply: str, end: CloseReason) -> bool:
         """Whether others were sent the outcome of the attempt before: they may retry, too."""
@@ -619,11 +618,12 @@ class MemoryServer:
             other in self.dispatchers for other in before.replies if other != reply
         )
 
-    def _others_live(self, record: Record, reply: str, end: CloseReason) -> bool:
+    def _others_live(self, key: str, record: Record, reply: str, end: CloseReason) -> bool:
         """Whether others wait for the call, or may ask for it by its handle."""
         if record.is_handed_over and end is CloseReason.LEAVE:
             return True
-        return any(other in self.dispatchers for other in record.replies if other != reply)
+        others = (other for other in record.replies if other != reply)
+        return self._others_retry(key, reply, end) or not self.dispatchers.isdisjoint(others)
 
     def finish(
         self,

@@ -12,7 +12,7 @@ from tests.ledger.model import Model
 from tests.ledger.servers import Real
 from toolpool.contract.ledger.protocols import CloseReason
 
-KEYS = ("a", "b", "c")
+KEYS = ("a", "b", "a.1")
 ASKERS = tuple(f"d{number}" for number in range(20))
 WORKERS = ("w1", "w2")
 HALF_AN_HOUR = 1800.0

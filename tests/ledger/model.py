@@ -287,21 +287,8 @@ class Model:
         anew: bool = False,
     ) -> bytes:
         record = self.records.get(key)
-        is_left = end is CloseReason.RESTORED and not unsent
-        if record is None and (is_left or end is CloseReason.UNSTARTED):
-            return b"missing"
         if record is None:
-            is_sure = unsent and epoch == self.epoch and not self._is_marked(key)
-            record = self.records[key] = Record(self.epoch, "", False, False, [])
-            refusals = (CloseReason.REFUSED, CloseReason.REJECTED)
-            record.never_sent = is_sure and end in refusals
-            record.anew = is_sure and end is CloseReason.REFUSED and anew
-            self._end(record, nonce, bodies["no" if is_sure else "unknown"])
-            if not record.anew:
-                self._mark_ended(key)
-            else:  # it stops who has asked before
-                self.marks[key] = "over"
-            return bodies["no" if is_sure else "unknown"]
+            return self._close_absent(key, nonce, epoch, reply, end, bodies, unsent, anew)
         if record.outcome is not None:
             return self._close_settled(key, record, nonce, end, bodies)
         is_left = bool(record.claimed) or not (record.unsent or unsent)
@@ -317,7 +304,7 @@ class Model:
         others = [asker for asker in record.askers if asker != reply]
         is_for_all = end in (CloseReason.CANCEL, CloseReason.DENIED, CloseReason.RESTORED)
         is_over = is_for_all or (end is CloseReason.UNSTARTED and record.over)
-        if self._is_wanted(record, others, end) and not is_over:
+        if self._is_wanted(key, record, others, reply, end) and not is_over:
             record.askers = others
             return b"others"
         if record.claimed:
@@ -332,6 +319,34 @@ class Model:
         self._end(record, nonce, body, but=reply)
         self._mark_ended(key)
         return body
+
+    def _close_absent(
+        self,
+        key: str,
+        nonce: str,
+        epoch: str,
+        reply: str,
+        end: CloseReason,
+        bodies: dict[str, bytes],
+        unsent: bool,
+        anew: bool,
+    ) -> bytes:
+        is_left = end is CloseReason.RESTORED and not unsent
+        if is_left or end is CloseReason.UNSTARTED:
+            return b"missing"
+        if self._others_retry(key, reply, end):
+            return b"others"
+        is_sure = unsent and epoch == self.epoch and not self._is_marked(key)
+        record = self.records[key] = Record(self.epoch, "", False, False, [])
+        refusals = (CloseReason.REFUSED, CloseReason.REJECTED)
+        record.never_sent = is_sure and end in refusals
+        record.anew = is_sure and end is CloseReason.REFUSED and anew
+        self._end(record, nonce, bodies["no" if is_sure else "unknown"])
+        if not record.anew:
+            self._mark_ended(key)
+        else:  # it stops who has asked before
+            self.marks[key] = "over"
+        return bodies["no" if is_sure else "unknown"]
 
     def _close_settled(
         self, key: str, record: Record, nonce: str, end: CloseReason, bodies: dict[str, bytes]
@@ -350,9 +365,19 @@ class Model:
         if (record := self.records.get(key)) is not None:
             record.handed_over = True
 
-    def _is_wanted(self, record: Record, others: list[str], end: CloseReason) -> bool:
+    def _is_wanted(
+        self, key: str, record: Record, others: list[str], reply: str, end: CloseReason
+    ) -> bool:
         is_asked_by_handle = record.handed_over and end is CloseReason.LEAVE
-        return is_asked_by_handle or bool(self.alive.intersection(others))
+        is_left_to_others = is_asked_by_handle or self._others_retry(key, reply, end)
+        return is_left_to_others or bool(self.alive.intersection(others))
+
+    def _others_retry(self, key: str, reply: str, end: CloseReason) -> bool:
+        """Whether others that live were sent the end of the first attempt; `a.1` is the retry."""
+        before = self.records.get(key.removesuffix(".1")) if key.endswith(".1") else None
+        if before is None or end is not CloseReason.LEAVE:
+            return False
+        return bool(self.alive.intersection(before.askers) - {reply})
 
     def _close_unsent(
         self,
@@ -375,7 +400,7 @@ class Model:
             approval = "approved"
         elif end in (CloseReason.CANCEL, CloseReason.RESTORED):
             approval = "cancelled"
-        elif is_left and not self._is_wanted(record, others, end):
+        elif is_left and not self._is_wanted(key, record, others, reply, end):
             if is_late:
                 approval = "expired"
             elif end is CloseReason.LEAVE or not anew:
