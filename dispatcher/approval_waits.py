@@ -429,8 +429,8 @@ class ApprovalWaits:
             await self._ended.restore(self._transport.epoch)
         epoch = self._in_flight.reported_epoch
         if epoch is not None and epoch != self._confirmed_in:
-            await self._confirm(epoch)
-            self._confirmed_in = epoch
+            if await self._confirm(epoch):
+                self._confirmed_in = epoch
         if time.monotonic() - self._looked_at >= _POLL_SECONDS:
             await self._poll_decisions()
         for key in await self._ledger.approved(now=self._transport.server_time()):
@@ -468,17 +468,23 @@ class ApprovalWaits:
         except ServerError as error:
             log.warning("approved_call_not_declined: %s", error)
 
-    async def _confirm(self, epoch: str) -> None:
-        """Note that the calls waiting here are unsent; the server may have lost some records."""
+    async def _confirm(self, epoch: str) -> bool:
+        """Note that the calls waiting here are unsent; the server may have lost some records.
+
+        Returns False if this has to be repeated, since records were written again too early.
+        """
+        is_done = True
         for key, (pending, request, _) in list(self._waiting.items()):
             found = await self._read(key, unsent_in=epoch)
             if not found.state and pending.is_open:
                 body = self._envelope.encode(request)
                 found = await self._note(pending, request, body, new_nonce(), "", was_lost=True)
+                is_done = is_done and found.epoch == epoch
             if found.answer or found.state != "waiting":
                 self._take(pending, found, None)
             elif key in self._waiting:
                 self._waiting[key] = _Wait(pending, request, found.epoch)
+        return is_done
 
     async def _read(
         self, key: str, *, unsent_in: str | None = None, attaches: bool = False

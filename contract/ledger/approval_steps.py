@@ -268,8 +268,9 @@ class MemoryApprovals:
             server.marks.setdefault(key, math.inf)
             return ApprovalRecord(key, "", answer="ran")
         if record is None:
+            is_known_unsent = not (asking.was_lost or server.awaits_reports)
             record = server.records[key] = Record(
-                epoch=server.epoch,
+                epoch="" if server.awaits_reports else server.epoch,
                 opened=asking.nonce,
                 attempt=1,
                 rerunnable=asking.rerunnable,
@@ -283,7 +284,7 @@ class MemoryApprovals:
                 request=asking.request,
                 expires=asking.ends_at,
                 asker=self._reply,
-                unsent_in="" if asking.was_lost else server.epoch,
+                unsent_in=server.epoch if is_known_unsent else "",
             )
         elif record.state != "settled":
             record.attach(self._reply, server.dispatchers)
@@ -312,7 +313,7 @@ class MemoryApprovals:
             elif unsent_in == epoch != record.epoch:
                 # A dispatcher that is not alive may have sent the call before the server lost that
                 # information.
-                if are_all_alive and record.unsent_in == record.epoch:
+                if are_all_alive and record.unsent_in and record.unsent_in == record.epoch:
                     record.unsent_in = epoch
                 record.epoch = epoch
         return _of(key, record)._replace(answer=answer)

@@ -156,13 +156,14 @@ class SeenEpochs:
 
     A server to which clients return after a failover is still in its old epoch, but lacks the steps
     that another server executed meanwhile. So each step lists the earlier epochs, and a server that
-    is in one of them starts a new epoch.
+    is in one of them starts a new epoch. It also names the last one, so that a server in another
+    knows that processes still have to report what it lacks.
     """
 
     def __init__(self, word: str) -> None:
         self._seen = [word]
         self.candidate = word
-        """A unique word, for a server without an epoch, and the epochs that are over."""
+        """A unique word, the ends of the last epoch, and the epochs that are over."""
 
     def saw(self, epoch: str) -> None:
         """Record the epoch in a reply; ignore one that is too long, which a writer without a key
@@ -171,7 +172,8 @@ class SeenEpochs:
         if epoch not in self._seen and len(epoch) <= _EPOCH_CHARACTERS:
             word, *earlier = self._seen
             self._seen = [word, *earlier[-_EPOCHS_AT_MOST:], epoch]
-            self.candidate = " ".join(self._seen[:-1])
+            last = f"{word}:{epoch[:4]}{epoch[-4:]}"
+            self.candidate = " ".join([last, *self._seen[1:-1]])
 
 
 class LuaScripts:

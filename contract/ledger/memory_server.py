@@ -55,6 +55,9 @@ _OTHERS_AHEAD_SECONDS = 0.2
 _EARLY_SECONDS = 1.0
 """Dispatchers end waiting calls by their own clocks, which may be ahead by this much."""
 
+REPORT_SECONDS = 3.0
+"""How long processes may take to report what was lost with the last epoch."""
+
 
 @dataclass(slots=True)
 class _Inbox:
@@ -69,6 +72,7 @@ class MemoryServer:
         self._inboxes: defaultdict[str, _Inbox] = defaultdict(_Inbox)
         """Queues, reply streams and cancel lists, each created on first use."""
         self.epoch = f"memory.{secrets.token_hex(8)}"
+        self.reports_until = 0.0
         self._began = time.time() - time.monotonic()
         self.catalog: dict[str, bytes] = {}
         self.leases: dict[str, bytes] = {}
@@ -151,8 +155,17 @@ class MemoryServer:
         self.marks.clear()
         self.shared_until.clear()
         self.switch_states.clear()
-        self.switch_version = ""
-        self.epoch = f"memory.{secrets.token_hex(8)}"
+        self.begin_epoch(f"memory.{secrets.token_hex(8)}")
+
+    def begin_epoch(self, epoch: str) -> None:
+        """Start another epoch, as a server does after a failover."""
+        self.epoch, self.switch_version = epoch, ""
+        self.reports_until = time.monotonic() + REPORT_SECONDS
+
+    @property
+    def awaits_reports(self) -> bool:
+        """Whether processes may still have to report what was lost with the last epoch."""
+        return time.monotonic() < self.reports_until
 
     async def open(
         self,
@@ -193,8 +206,11 @@ class MemoryServer:
             ):
                 self.marks.setdefault(opening.key, math.inf)
                 return RAN
+            if self.awaits_reports and not opening.rerunnable:
+                return MOVED
             self.records[opening.key] = Record(
-                epoch=self.epoch,
+                epoch="" if self.awaits_reports else self.epoch,
+                goes_on=self.epoch,
                 opened=nonce,
                 attempt=opening.attempt,
                 rerunnable=opening.rerunnable,
@@ -582,8 +598,10 @@ class MemoryServer:
             return OTHERS
         is_marked = self.is_marked(closing.key)
         is_sure = closing.unsent and closing.epoch == self.epoch and not is_marked
+        is_sure = is_sure and not self.awaits_reports
         body = closing.unclaimed if is_sure else closing.doubtful
         record = self.records[closing.key] = self._settled_record([])
+        record.epoch = "" if self.awaits_reports else self.epoch
         if is_sure and end is CloseReason.REFUSED and closing.anew_after is not None:
             record.anew_at = self.time() + closing.anew_after
         self.finish(record, closing.nonce, closing.keep, body, "")

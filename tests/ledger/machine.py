@@ -504,6 +504,8 @@ class LedgerMachine(RuleBasedStateMachine):
         before, marks = set(self.model.records), set(self.model.marks)
         anew = [key for key, record in self.model.records.items() if record.anew]
         expected = getattr(self.model, name)(**arguments)
+        if self.model.is_early:  # for some seconds more
+            self.real.await_reports(is_early=True)
         answer = getattr(self.real, name)(**arguments)
         assert answer == expected, f"{name} {arguments}: {answer!r}, not {expected!r}"
         self._done.append((name, arguments))
@@ -590,8 +592,15 @@ class LedgerMachine(RuleBasedStateMachine):
             starts = history.starts_here if record.never_sent else history.starts
             assert not starts, f"{key} was started"
 
+    @rule(is_early=st.booleans())
+    def await_reports(self, is_early: bool) -> None:
+        """Of processes that come from another epoch."""
+        self.model.is_early = is_early
+        self.real.await_reports(is_early)
+
     def _new_epoch(self) -> None:
         self.model.epoch = self.real.epoch
+        self.real.await_reports(is_early=self.model.is_early)
         self.model.changes += 1
         for key, history in self.histories.items():
             record = self.model.records.get(key)

@@ -92,6 +92,8 @@ class Model:
     switches: dict[str, bytes] = field(default_factory=dict)
     changes: int = 0
     """How often a switch was set, or the server came back with another epoch."""
+    is_early: bool = False
+    """Whether processes have to report yet what the server lost with the last epoch."""
 
     def open(
         self,
@@ -113,8 +115,11 @@ class Model:
             if record is None and (approved or (again and not rerun) or self._stops(key, later)):
                 self.marks.setdefault(key, "ran")
                 answers.append(b"ran")
+            elif record is None and self.is_early and not rerun:
+                answers.append(b"moved")
             elif record is None:
-                self.records[key] = Record(self.epoch, nonce, rerun, over, [reply])
+                record = self.records[key] = Record(self._known_in(), nonce, rerun, over, [reply])
+                record.goes_on = self.epoch
                 is_new = True
                 answers.append(b"new")
             elif record.outcome is not None:
@@ -142,6 +147,10 @@ class Model:
             self.sent["queue"].append(message)
         return answers
 
+    def _known_in(self) -> str:
+        """The epoch of a new record; none if it may have been there before the server lost it."""
+        return "" if self.is_early else self.epoch
+
     def _asked_anew(self, key: str, later: bool) -> Record | None:
         """The record of a call that is asked for; a refusal for a time is forgotten after it."""
         record = self.records.get(key)
@@ -162,8 +171,8 @@ class Model:
             self.marks.setdefault(key, "ran")
             return "ran", "", ""
         if record is None:
-            record = self.records[key] = Record(self.epoch, nonce, rerun, True, [reply])
-            record.approval, record.unsent, record.unsent_in = "waiting", True, self.epoch
+            record = self.records[key] = Record(self._known_in(), nonce, rerun, True, [reply])
+            record.approval, record.unsent, record.unsent_in = "waiting", True, self._known_in()
         elif record.outcome is None:
             record.attach(reply, self.alive)
         is_new = record.opened == nonce and record.outcome is None
@@ -200,7 +209,7 @@ class Model:
         if record.unsent and record.outcome is None:
             if record.epoch != self.epoch and key in self.marks:
                 return "ran"
-            was_unsent = record.unsent_in == record.epoch
+            was_unsent = record.unsent_in != "" and record.unsent_in == record.epoch
             if was_unsent and self.alive.issuperset(record.askers):
                 record.unsent_in = self.epoch
             record.epoch = self.epoch
@@ -336,8 +345,8 @@ class Model:
             return b"missing"
         if self._others_retry(key, reply, end):
             return b"others"
-        is_sure = unsent and epoch == self.epoch and not self._is_marked(key)
-        record = self.records[key] = Record(self.epoch, "", False, False, [])
+        is_sure = unsent and epoch == self._known_in() and not self._is_marked(key)
+        record = self.records[key] = Record(self._known_in(), "", False, False, [])
         refusals = (CloseReason.REFUSED, CloseReason.REJECTED)
         record.never_sent = is_sure and end in refusals
         record.anew = is_sure and end is CloseReason.REFUSED and anew

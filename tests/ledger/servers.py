@@ -287,6 +287,15 @@ class RealRedis(Real):
         self._sync.set(NAMES.epoch, word)
         self._agree()
 
+    def await_reports(self, is_early: bool) -> None:
+        """Let processes have to report for some seconds from now on, or have reported."""
+        words = [*self._sync.get(NAMES.epoch).decode().split(" "), *[""] * 6][:7]  # type: ignore[union-attr]
+        seconds, micros = self._sync.time()  # type: ignore[misc]
+        offset = int(words[1]) if words[1] else 0
+        until = seconds * 1000 + micros // 1000 + offset + 2_900
+        words[1:3] = str(offset), words[2] or "0"
+        self._sync.set(NAMES.epoch, " ".join([*words[:6], str(until if is_early else 0)]))
+
     def lose_data(self) -> None:
         """FLUSHALL; queue and streams are left, because the model does not forget them."""
         for key in [*self._records(), NAMES.epoch, NAMES.switches]:
@@ -393,7 +402,11 @@ class RealMemory(Real):
 
     def change_epoch(self, word: str) -> None:
         """See `RealRedis`."""
-        self._server.epoch, self._server.switch_version = word, ""
+        self._server.begin_epoch(word)
+
+    def await_reports(self, is_early: bool) -> None:
+        """See `RealRedis`."""
+        self._server.reports_until = time.monotonic() + LONG if is_early else 0.0
 
     def lose_data(self) -> None:
         """See `RealRedis`."""

@@ -61,7 +61,11 @@ if what == 'ask' then
     redis.call('HSET', key, 'state', 'waiting', 'approval', 'waiting', 'epoch', epoch, 'opened', nonce,
       'attempt', 1, 'rerun', rerun, 'until', 0, 'deadline', 0, 'claims', 0, 'replies', reply,
       'request', request, 'expires', ends, 'asker', reply, 'keep', keep_ms)
-    if ARGV[17] ~= '1' then redis.call('HSET', key, 'unsent_in', epoch) end
+    if awaits_reports() then
+      redis.call('HSET', key, 'epoch', '')  -- another dispatcher may have sent it
+    elseif ARGV[17] ~= '1' then
+      redis.call('HSET', key, 'unsent_in', epoch)
+    end
     redis.call('PEXPIRE', key, kept_ms)
     call('ZREMRANGEBYSCORE', waiting, '-inf', now - LEFT_MS)
     redis.call('ZADD', waiting, ends, ARGV[16])

@@ -60,9 +60,10 @@ end
 
 -- There is no record: create a settled one, so that the call cannot run after this answer.
 local function settle_absent(key, nonce, opened_in, keep_ms, no, doubtful, unsent, anew_ms, life_ms)
-  local is_sure = unsent == '1' and opened_in == epoch and not is_marked(marks, key)
+  local is_early = awaits_reports()
+  local is_sure = unsent == '1' and opened_in == epoch and not is_early and not is_marked(marks, key)
   local body = is_sure and no or doubtful
-  redis.call('HSET', key, 'state', 'settled', 'epoch', epoch, 'settled_by', nonce, 'outcome', body)
+  redis.call('HSET', key, 'state', 'settled', 'epoch', is_early and '' or epoch, 'settled_by', nonce, 'outcome', body)
   redis.call('PEXPIRE', key, keep_ms)
   if not (is_sure and which == 'refused' and anew_ms ~= '') then
     mark_ended(marks, key, life_ms, caller_now)

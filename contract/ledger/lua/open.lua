@@ -6,7 +6,7 @@
 --       the server's ms at which it was asked, 1 if it may have been asked before, 1 if it was
 --       approved
 -- Returns the epoch, then for each record: 'new', 'open' or 'running <worker>' (attached), 'moved'
--- (it may have run in the epoch of the earlier attempt), 'ran' (it may have run; its end is unknown),
+-- (it may have run in an earlier epoch: that of the earlier attempt, or one that processes still report), 'ran' (it may have run; its end is unknown),
 -- 'waiting' or 'approved' (it needs approval, or has it, and the caller does not say so: attached),
 -- 'lapsed' (its approval has expired), or its outcome.
 local epoch = server_epoch(KEYS[1], ARGV[1])
@@ -14,6 +14,7 @@ local nonce, reply, message, tried_in = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local marks, mark_ms = ARGV[6], ARGV[7]
 local now = now_ms()
 local answers = {epoch}
+local is_early = awaits_reports()
 local longest_wait = 0
 local created = false
 for i = 3, #KEYS do
@@ -32,10 +33,13 @@ for i = 3, #KEYS do
       and (once or not is_noted_as_shared(marks, KEYS[i]))) then
     mark_again(marks, KEYS[i], mark_ms)  -- an approved call has a record, or had one
     answers[i - 1] = 'ran'
+  elseif not record[1] and once and is_early then
+    answers[i - 1] = 'moved'
   elseif not record[1] then
     redis.call('HSET', KEYS[i], 'state', 'open', 'epoch', epoch, 'opened', nonce,
       'attempt', attempt, 'rerun', rerun, 'until', now + wait_ms,
       'deadline', now + deadline_ms, 'claims', 0, 'replies', reply)
+    if is_early then redis.call('HSET', KEYS[i], 'epoch', '', 'goes_on', epoch) end  -- it may have run before
     redis.call('PEXPIRE', KEYS[i], keep_ms)
     created = true
     longest_wait = math.max(longest_wait, tonumber(wait_ms))

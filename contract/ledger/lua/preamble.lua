@@ -26,13 +26,17 @@
 local SPARE_MS = 7200000
 
 -- The value of the epoch key: `<random> <offset ms> <ms at which a process agreed last> <version of the
--- switches> <signature of the first three> <ms at which a process agreed after a gap>`; all but the first may be
--- missing. Fleet time is the server's clock plus the offset, which compensates for the jumps of that clock.
-local random, fleet_offset, agreed, switch_version, signature, after_gap = '', 0, '', '', '', ''
+-- switches> <signature of the first three> <ms at which a process agreed after a gap> <ms until which processes
+-- report>`; all but the first may be missing. Fleet time is the server's clock plus the offset, which compensates for
+-- the jumps of that clock.
+local random, fleet_offset, agreed, switch_version, signature, after_gap, reports_until = '', 0, '', '', '', '', ''
 local AGREEMENT_MS = 2000
 -- Processes agree every second. If none has for longer than this, the server's clock has jumped or the server stood
 -- still.
 local GAP_MS = 4000
+
+-- How long a process that comes from another epoch takes to report at most: a worker's beat, and a second.
+local REPORT_MS = 3000
 
 local function offset_of(word)
   return #word < 16 and string.find(word, '^%-?%d+$') and tonumber(word) or 0
@@ -40,15 +44,16 @@ end
 
 local function read_epoch(value)
   local offset
-  random, offset, agreed, switch_version, signature, after_gap = string.match(value,
-    '^(%S*) ?(%S*) ?(%S*) ?(%S*) ?(%S*) ?(%S*)')
+  random, offset, agreed, switch_version, signature, after_gap, reports_until = string.match(value,
+    '^(%S*) ?(%S*) ?(%S*) ?(%S*) ?(%S*) ?(%S*) ?(%S*)')
   fleet_offset = offset_of(offset)
   if switch_version == '' then switch_version = random end  -- data was lost, perhaps switches too
 end
 
 local function epoch_value()
   local last = agreed ~= '' and agreed or '0'
-  return string.format('%s %.0f %s %s %s %s', random, fleet_offset, last, switch_version, signature, after_gap)
+  return string.format('%s %.0f %s %s %s %s %s', random, fleet_offset, last, switch_version, signature, after_gap,
+    reports_until)
 end
 
 -- Fleet time if the script has called `server_epoch` or `use_fleet_time`; else the server's clock.
@@ -112,12 +117,12 @@ end
 -- The epoch changes with every restart and promotion (master_replid; the run id, which an old primary gets
 -- back after a failback, is only the fallback) and with lost data (the random key). It is too long for Redis's
 -- packed hashes on purpose: a record with an outcome is not packed, and converting it costs more than it saves.
--- The candidate is followed by the epochs that the caller has seen before its last one. If this server still is in one of
--- them, the caller comes back to it from another server (or its data were restored): what happened since then is missing
--- here, so another epoch begins.
+-- The candidate is followed by the ends of the last epoch that the caller has seen (`:` in between), and by the epochs
+-- before that one. If this server still is in one of these, the caller comes back to it from another server (or its data
+-- were restored): what happened since then is missing here, so another epoch begins.
 -- Also returns the value of its key.
 local function server_epoch(key, candidate)
-  local own, left = string.match(candidate, '^(%S*)(.*)$')
+  local own, last, left = string.match(candidate, '^([^%s:]*):?(%S*)(.*)$')
   local value = value_of(key)
   if not value or not string.find(value, '^[%w%p][%w%p ]*$') then  -- unique, as one client may be the first after every loss
     value = own .. table.concat(redis.call('TIME'), '.')
@@ -132,7 +137,19 @@ local function server_epoch(key, candidate)
     if not answer.err then value = fresh end
     read_epoch(value)
   end
+  if last ~= '' and last ~= string.sub(history, 1, 4) .. string.sub(random, -4) then
+    reports_until = string.format('%.0f', now_ms() + REPORT_MS)
+    value = epoch_value()
+    redis.pcall('SET', key, value)
+  end
   return history .. '.' .. random, value
+end
+
+-- Whether processes that come from another epoch may still have to report what this server lacks: calls that they have
+-- sent, run or ended. What is dispatched now may have run before.
+local function awaits_reports()
+  local left = offset_of(reports_until) - now_ms()
+  return left > 0 and left <= REPORT_MS
 end
 
 -- An unused queue expires with its messages.
