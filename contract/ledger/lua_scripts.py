@@ -1,6 +1,7 @@
-"""Loads and runs the Lua scripts of the ledger's atomic steps, again if a reply is lost.
+"""Loads and runs the Lua scripts of the ledger's atomic steps.
 
-Every step carries a nonce and repeats its answer to it, so running one twice is safe.
+If a reply is lost, the script runs again. Every step carries a nonce and gives the same answer to
+the same nonce, so running a step twice is safe.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ REPLY_STREAM_MS = 7_200_000
 
 
 class LuaScript(StrEnum):
-    """The atomic steps of calls and of the fleet's other state; each has a script."""
+    """The atomic steps on calls and on the fleet's other state. Each step has a script."""
 
     OPEN = "open"
     CLAIM = "claim"
@@ -88,7 +89,10 @@ def has_end(id_: bytes) -> bool:
 
 
 async def without_end(client: "redis.asyncio.Redis", stream: str, entries: list[Any]) -> list[Any]:
-    """The entries before the first that `has_end`; if there is one, the stream is deleted."""
+    """The entries before the first one that `has_end`.
+
+    If there is such an entry, the stream is deleted.
+    """
     for number, entry in enumerate(entries):
         if has_end(entry[0]):
             await client.delete(stream)
@@ -98,7 +102,9 @@ async def without_end(client: "redis.asyncio.Redis", stream: str, entries: list[
 
 
 class CommandSend:
-    """Whether a command may have reached the server, also an earlier time that was not answered."""
+    """Whether a command may have reached the server, in this attempt or in an earlier one without a
+    reply.
+    """
 
     __slots__ = ("is_repeated", "sent")
 
@@ -152,7 +158,7 @@ def growing_pauses(longest: float, first: float = 0.1) -> Iterator[float]:
 
 
 class SeenEpochs:
-    """The server epochs that a process has seen; an earlier one must not come back.
+    """The server epochs that a process has seen. An earlier epoch must not become current again.
 
     A server to which clients return after a failover is still in its old epoch, but lacks the steps
     that another server executed meanwhile. So each step lists the earlier epochs, and a server that
@@ -162,7 +168,9 @@ class SeenEpochs:
     def __init__(self, word: str) -> None:
         self._seen = [word]
         self.candidate = word
-        """A unique word, for a server without an epoch, and the epochs that are over."""
+        """A unique word that a server without an epoch adopts as its epoch, followed by the epochs
+        that are over.
+        """
 
     def saw(self, epoch: str) -> None:
         """Record the epoch in a reply; ignore one that is too long, which a writer without a key
@@ -193,7 +201,8 @@ class LuaScripts:
     ) -> list[Any]:
         """Run a step until it is answered. `give_up_at` is on the monotonic clock.
 
-        Raises `ServerUnavailable` if no answer came by then, and `CommandRejected`.
+        Raises `ServerUnavailable` if no answer came by then, and `CommandRejected` if the server
+        rejects the step.
         """
         source, sha = self._scripts[step]
         pause = _FIRST_PAUSE
@@ -248,5 +257,5 @@ class LuaScripts:
 
 
 def ms_of(seconds: float) -> int:
-    """A duration in milliseconds, as Redis takes it: at least 1."""
+    """A duration in milliseconds as Redis accepts it: at least 1."""
     return max(1, round(seconds * 1000))

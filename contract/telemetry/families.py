@@ -65,7 +65,9 @@ DROPPED = Family(
 
 
 def stall_seconds(turned_at: float) -> float:
-    """How long an event loop is overdue that last turned at the monotonic time `turned_at`."""
+    """How many seconds overdue an event loop is whose last iteration was at the monotonic time
+    `turned_at`.
+    """
     return max(0.0, time.monotonic() - turned_at - 2 * PULSE_SECONDS)
 
 
