@@ -1,1 +1,3 @@
-"""The decisions of a host and its people: whether a call may run, and what a model reads of it."""
+"""Lets a host and its people decide whether a call may run, and what the model reads of its
+result.
+"""
