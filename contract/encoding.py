@@ -78,8 +78,10 @@ def digest(value: Any) -> str:
 
 
 def stored_digest(value: Any) -> str:
-    """A digest that does not change if the value is stored and read again. 25.0 and 25 have the
-    same digest, because JavaScript stores 25.0 as 25, and a protobuf `Struct` stores 25 as 25.0.
+    """A digest that does not change if the value is stored and read again.
+
+    25.0 and 25 have the same digest, because JavaScript stores 25.0 as 25, and a protobuf `Struct`
+    stores 25 as 25.0.
     """
     data = canonical(value)
     if b".0" in data:

@@ -128,9 +128,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True, tag="settled", omit_def
 
 
 class Released(msgspec.Struct, frozen=True, kw_only=True, tag="released"):
-    """A worker gave a claimed call back: the call now waits for its next attempt, the one after
-    `attempt`.
-    """
+    """A worker gave a claimed call back. The call waits for the attempt after `attempt`."""
 
     key: str
     attempt: int

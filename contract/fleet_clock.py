@@ -131,9 +131,7 @@ class FleetClock:
 
     @property
     def _is_new(self) -> bool:
-        """Whether the first reading may have followed a clock jump that other processes have yet to
-        correct.
-        """
+        """Whether a clock jump that others have yet to correct may precede the first reading."""
         return elapsed() - self._read_since < _PATIENCE_SECONDS
 
     @property

@@ -86,9 +86,7 @@ class KillSwitches:
         return {name: switch for name, (switch, _) in self._known.items() if switch.on}
 
     def _lost(self) -> Iterator[SwitchChange]:
-        """The states that the server lacks or holds in another form, although no holder of a key
-        removed them.
-        """
+        """The states that the server lacks or has changed, although no holder of a key did so."""
         for name, (_, body) in self._known.items():
             if (found := self._found.get(name, b"")) != body:
                 yield SwitchChange(name, found, body)

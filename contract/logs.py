@@ -24,9 +24,7 @@ from toolpool.contract.log_filters import lines as lines
 from toolpool.contract.log_writer import LogWriter
 
 CHANGE = {"is_change": True}
-"""The `extra` argument for a line that is never suppressed as a repeat, such as the end of an
-outage.
-"""
+"""The `extra` for a line that is never suppressed as a repeat, such as the end of an outage."""
 
 _YES = ("1", "true", "t", "yes", "y", "on")
 _NAME = re.compile(r"\w+$")

@@ -94,9 +94,7 @@ def may_still_run(outcome: Outcome) -> bool:
 
 
 def is_temporary_refusal(outcome: Outcome) -> bool:
-    """Whether a call was refused temporarily: it did not run, and may run if it is dispatched
-    again.
-    """
+    """Whether a call was refused temporarily: it did not run, and may run if dispatched again."""
     return outcome.executed is Executed.NO and outcome.retry_after is not None
 
 
@@ -109,9 +107,7 @@ NOT_COMPARABLE = "not_comparable"
 NOT_JUDGED = "not_judged"
 """The reason of a call without a policy's verdict, where the worker requires one."""
 SWITCHED_OFF = "a kill switch denies the argument that the tool would receive"
-"""The cause of a worker's denial by a kill switch, which is not a fault: an operator set the
-switch.
-"""
+"""The cause of a denial by a kill switch, which is not a fault: an operator set the switch."""
 
 
 def failure(code: Code, error: str, executed: Executed, **fields: Any) -> Outcome:

@@ -159,9 +159,7 @@ class RedisKeys:
 
 
 _IDEMPOTENCY = uuid.UUID("6f0c3a0e-4d0b-5c8e-9a57-2f1d1c6b8e44")
-"""Never change this value: the APIs behind tools identify calls by the keys that are derived from
-it.
-"""
+"""Never change it: APIs behind tools identify calls by the keys that are derived from it."""
 
 
 def root_of(key: str) -> str:

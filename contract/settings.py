@@ -119,7 +119,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Keyword arguments come first, then the environment, then files that the environment
+        """In order of precedence: keyword arguments, the environment, files that the environment
         names.
         """
         return init_settings, env_settings, SettingFiles(settings_cls)

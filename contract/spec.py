@@ -11,9 +11,7 @@ from toolpool.contract.schema.annotations import without_annotations
 
 DEFAULT_TIMEOUT = 60.0
 BACKGROUND_TIMEOUT = 86_400.0
-"""How many seconds after its claim a call may run, unless the tool's declaration sets another
-time.
-"""
+"""How many seconds after its claim a call may run, unless the tool declares another time."""
 CATALOG_TTL_SECONDS = 604_800
 """How long a published tool outlives the last worker that had it."""
 

@@ -445,8 +445,8 @@ class ApprovalWaits:
                 await self._go_on_with(key, pending, epoch)
 
     async def _poll_decisions(self) -> None:
-        """Look up decisions that were not reported to this dispatcher, for example while its lease
-        was expired.
+        """Look up decisions that were not reported here, for example while the lease was
+        expired.
         """
         self._looked_at = time.monotonic()
         waits = list(self._waiting.values())[:_LOOKED_AT_ONCE]

@@ -185,9 +185,7 @@ class Background:
             self._own.pop(next(ended, ""), None)
 
     def handed_out(self, handle: str | None) -> str | None:
-        """The key of the record of a handle's call; None if the handle was not returned by this
-        dispatcher.
-        """
+        """The key of the record of a handle's call; None if the handle was not returned here."""
         call = self._own.get(handle or "")
         return call.message.key if call is not None else None
 
@@ -195,8 +193,8 @@ class Background:
         return self._in_flight.root(call.message.key) is not None
 
     def _is_kept(self, call: BackgroundCall) -> bool:
-        """Whether the call's result is still kept, judged by the latest time at which the call must
-        have ended.
+        """Whether the result is still kept, by the latest time at which the call must have
+        ended.
         """
         kept_until = call.deadline + self._settings.background_result_ttl
         return kept_until > self._transport.server_time()
@@ -434,9 +432,7 @@ class Background:
         return pending
 
     def _cancel_later(self, handle: str, session: str | None, by: str) -> None:
-        """Cancel the call of a handle once the server answers; `_cancel` then ensures that it
-        ends.
-        """
+        """Cancel the call of a handle once the server answers; `_cancel` then ensures its end."""
         if handle not in self._cancelling and len(self._cancelling) < _OWN_KEPT:
             self._cancelling.add(handle)
             self._in_flight.in_background(self._cancel_when_found(handle, session, by))

@@ -20,9 +20,7 @@ class CompletedHandles:
         self._followers: Counter[str | None] = Counter()
 
     def close(self) -> None:
-        """End every stream, by an empty handle that each follower puts back for the next
-        follower.
-        """
+        """End every stream, by an empty handle that each follower puts back for the next."""
         for session in self._followed:
             self.add("", session)
 

@@ -161,9 +161,7 @@ def _error_events(note: Note, detail: dict[str, Any], events: int) -> Iterator[_
 
 
 def gap(after: Position, until: Position, at: int, why: str, missing: int | None) -> Event:
-    """The event for missed events between two positions; `missing` is None if their number is
-    unknown.
-    """
+    """The event for missed events between two positions; `missing` is their number, if known."""
     detail = {"missing": missing, "why": why, "after": after.bookmark, "until": until.bookmark}
     return Event(bookmark=until.bookmark, kind="gap", at=at, detail=detail)
 

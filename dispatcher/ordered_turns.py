@@ -80,9 +80,7 @@ class Turn(msgspec.Struct, eq=False):
     accepted: dict[int, Accepted] = msgspec.field(default_factory=dict)
     """The valid calls, by index."""
     cancelled: dict[int, Pending | None] = msgspec.field(default_factory=dict)
-    """Calls that were cancelled before they were sent, by index, with the open call that answers
-    each.
-    """
+    """Calls that were cancelled before they were sent, by index, with the call that answers."""
     answered: Sequence[Pending] = ()
     """The calls of the last stage."""
     rejected: dict[int, ToolResult] = msgspec.field(default_factory=dict)
@@ -215,9 +213,7 @@ class OrderedTurns:
         return not_queued(Code.CANCELLED) if index in turn.accepted else None
 
     async def _cancel_ahead(self, turn: Turn, indexes: Sequence[int]) -> None:
-        """Cancel unsent calls for every dispatcher, since another one may have dispatched them
-        too.
-        """
+        """Cancel unsent calls for every dispatcher, since others may have dispatched them too."""
         for index in indexes:
             turn.cancelled.setdefault(index, None)
         self._release(turn)

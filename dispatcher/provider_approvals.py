@@ -51,9 +51,7 @@ log = logs.logger("approvals")
 _EVERY_SECONDS = 0.25
 _END_SECONDS = 5.0
 _LEAVING_SECONDS = 2.0
-"""How many seconds to try to end the record, and how many seconds after the decision a call may be
-answered.
-"""
+"""How long to try to end the record, and to answer a call after its decision, in seconds."""
 _UNDECIDED = (ApprovalState.EXPIRED, ApprovalState.CANCELLED)
 _USED = Outcome(ok=True, executed=Executed.NO)
 """The outcome of a record whose grant was used."""
@@ -213,9 +211,7 @@ class ProviderApprovals:
         return settled.outcome if settled is not None else None
 
     def _as_recorded(self, outcome: Outcome | None) -> _Answer:
-        """The answer to a request that was not granted elsewhere, or for which a person has to
-        decide here.
-        """
+        """The answer to a request that was not granted elsewhere, or that a person decides here."""
         words = self._wording.words
         if outcome is None:
             return _Answer(words.policy_failed)
@@ -347,9 +343,7 @@ class ProviderApprovals:
         return answers[0]
 
     async def _answer(self, call: ToolCall, options: TurnOptions, found: ApprovalRecord) -> _Answer:
-        """The answer according to the record, if the record is signed with our key for this
-        call.
-        """
+        """The answer according to the record, if it is signed with our key for this call."""
         words = self._wording.words
         if found.state == "waiting":
             return _Answer(words.reasons[outcomes.NOBODY_APPROVED], "expired")

@@ -178,9 +178,7 @@ class Resume:
                 await asyncio.sleep(_WRITE_AGAIN_SECONDS)
 
     async def catch_up(self, session_key: str) -> None:
-        """Wait briefly until a session's notes are written, before its next calls are
-        dispatched.
-        """
+        """Wait briefly until a session's notes are written, before its next calls are sent."""
         if self._unwritten(session_key[:_NAME_LENGTH]):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_UP_SECONDS):

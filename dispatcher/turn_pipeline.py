@@ -225,9 +225,7 @@ class TurnPipeline:
     async def _without_known(
         self, looping: dict[int, FailureHistory], found: Response, options: TurnOptions
     ) -> dict[int, FailureHistory]:
-        """The looping calls, except calls that were dispatched before: those have their own
-        results.
-        """
+        """The looping calls, except those dispatched before, which have their own results."""
         if not options.is_named:
             return looping
         judge, only = self._acceptance.judge, options.only

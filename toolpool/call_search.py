@@ -144,7 +144,7 @@ class Finder:
         self.more += answers.more
         rows: dict[str, dict[str, Any]] = {}
         for number, (report, status) in enumerate(answers.calls):
-            # # Several dispatchers may have a call open. A call that is not accepted yet has no
+            # Several dispatchers may have a call open. A call that is not accepted yet has no
             # key.
             rows.setdefault(root_of(status.key) or f".{number}", self._described(report, status))
         return list(rows.values())

@@ -28,8 +28,7 @@ Model = Callable[[list[Message], list[dict[str, Any]]], Awaitable[Any]]
 
 
 class CorrectionFailed(ToolpoolError):
-    """Raised when a model's calls were rejected too often in a row, or when the model did not
-    finish.
+    """Raised when a model's calls were rejected too often in a row, or it never finished.
 
     `messages` are the whole conversation, with the last rejections at its end.
     """

@@ -39,9 +39,9 @@ OLDEST_VERSION = (6, 2)
 
 _DIRECTORY_PREFIX = "toolpool-server-"
 _SOCKET_NAME = "server.sock"
-# # The kernel accepts 107 bytes on Linux and 103 on macOS.
+# The kernel accepts 107 bytes on Linux and 103 on macOS.
 _LONGEST_SOCKET_PATH = 100
-# # Longer than any process needs from creating its directory to locking it.
+# Longer than any process needs from creating its directory to locking it.
 _UNLOCKED_GRACE_SECONDS = 60
 _PORT_ATTEMPTS = 5
 _LOG_TAIL_LINES = 12

@@ -82,18 +82,14 @@ class Fleet:
         )
 
     def unserved(self) -> dict[str, float | None]:
-        """The tools that no live worker has, with the seconds since a worker last had them; None if
-        unknown.
-        """
+        """The tools that no live worker has, with the seconds since one had them, if known."""
         if any(lease.id not in self.offers for lease in self.workers):
             return {}  # a worker that does not report its tools may have them all
         live = {name for tools in self.offers.values() for name in tools}
         return {name: self.served.get(name) for name in sorted(self.entries.keys() - live)}
 
     def withheld(self) -> set[str]:
-        """The tools of `unserved` that dispatchers do not offer, because their queues have
-        workers.
-        """
+        """The tools of `unserved` that are not offered, because their queues have workers."""
         started_at: dict[str, float] = {}
         for lease in self.workers:
             for queue in lease.slots:
@@ -232,9 +228,7 @@ def _note_worker(fleet: Fleet, envelope: Envelope, id_: str, lease: bytes) -> No
 def _note_tools(
     fleet: Fleet, envelope: Envelope, bodies: Iterable[bytes | None], ages: Mapping[str, float]
 ) -> None:
-    """Record the tools of each worker, by the toolset in its lease, and when a worker last had each
-    tool.
-    """
+    """Record the tools of each worker, by its lease's toolset, and when they were last served."""
     tools: dict[str, dict[str, str]] = {}
     for body in bodies:
         with suppress(MessageRejected):  # a holder of our key signs both
@@ -270,9 +264,7 @@ def _shown(text: Any) -> str:
 
 
 def _note_entries(fleet: Fleet, envelope: Envelope, catalog: dict[bytes, bytes]) -> None:
-    """Record the version of each tool that dispatchers offer: the newest that a worker runs, else
-    the newest.
-    """
+    """Record the offered version of each tool: the newest that a worker runs, else the newest."""
     versions: dict[tuple[str, str], CatalogEntry] = {}
     for field_name, body in catalog.items():
         try:

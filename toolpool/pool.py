@@ -79,10 +79,9 @@ class Dispatcher(ConnectedDispatcher):
 
 
 class LocalDispatcher:
-    """The object that `Dispatcher.local` returns: enter it to get the dispatcher, whose methods it
-    also has.
+    """The object that `Dispatcher.local` returns. Enter it to get the dispatcher.
 
-    Until it is entered, these methods raise RuntimeError.
+    It also has the dispatcher's methods, which raise RuntimeError until it is entered.
     """
 
     def __init__(

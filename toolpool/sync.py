@@ -238,9 +238,7 @@ class SyncDispatcher:
     def events(
         self, since: str | None = None, channels: Collection[str] = CHANNELS
     ) -> Iterator[Event]:
-        """Yield events until the dispatcher is closed, blocking for each next one; see
-        `Dispatcher.events`.
-        """
+        """Yield events until the dispatcher is closed; blocks. See `Dispatcher.events`."""
         return self._stream(lambda opened: opened.events(since, channels))
 
     def _opened(self) -> Dispatcher:

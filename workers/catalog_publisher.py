@@ -23,9 +23,7 @@ from toolpool.contract.version import VERSION
 log = logs.logger("catalog_publisher")
 
 _LOOK_SECONDS = 15.0
-"""The interval in seconds at which entries are checked even if the catalog's version is
-unchanged.
-"""
+"""The interval in seconds at which entries are checked even without a new version."""
 _RENEWALS = 24
 """How many times an entry's expiry is renewed during its lifetime."""
 

@@ -188,7 +188,7 @@ class _AsSent(GenerateJsonSchema):
         return _loosely(made, "additionalProperties") if is_closed else made
 
     def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
-        # # Whether the fields use aliases depends on the containing model.
+        # Whether the fields use aliases depends on the containing model.
         made = super().dataclass_schema(schema)
         if set(made.get("properties", ())) - {f.name for f in dataclasses.fields(schema["cls"])}:
             raise ValueError("its fields have more than one name")

@@ -66,13 +66,9 @@ _FLUSH_SECONDS = 6.0
 """How many seconds longer than its grace period a stop waits for a server that does not answer."""
 _LAST_ANSWER_SECONDS = 2.0
 _OTHER_BROKER_SECONDS = 20.0
-"""The longer patience in seconds for a broker on another server, because the lease does not monitor
-it.
-"""
+"""The patience in seconds for a broker on another server, which the lease does not monitor."""
 _SERVER_FORGETS_SECONDS = 5.0
-"""A restarted or promoted server may lose the writes of this many seconds; usually it loses far
-fewer.
-"""
+"""How many seconds of its last writes a restarted or promoted server may lose; usually fewer."""
 
 
 class WorkerService:
@@ -107,7 +103,7 @@ class WorkerService:
         self._message_reader = MessageReader(self._envelope, self._observers)
         self._names = RedisKeys(settings.key_prefix)
         self._loop = asyncio.new_event_loop()
-        # # With a failing task factory, the worker could not start any call.
+        # With a failing task factory, the worker could not start any call.
         self._loop.set_task_factory = _refuse_task_factory  # type: ignore[method-assign, assignment]
         self._thread = threading.Thread(target=self._turn, name="tools", daemon=True)
         self._last_turn = time.monotonic()

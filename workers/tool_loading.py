@@ -119,9 +119,7 @@ def _is_or_holds(missing: str | None, name: str) -> bool:
 
 
 def _failed(source: str, error: BaseException) -> tuple[str, str]:
-    """The messages for a failed import: one for the log, one for the user who started the
-    process.
-    """
+    """The messages for a failed import: one for the log, one for whoever started the process."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         said = (
             f"{source} imports {error.name!r}, which is not installed: install it where the tools "

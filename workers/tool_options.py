@@ -268,9 +268,7 @@ def require_values(spec: ToolSpec, where: str) -> None:
 def require_times(
     timeout: float, heartbeat: float | None, signature: Signature, where: str
 ) -> None:
-    """Raise `ToolDeclarationInvalid` for a timeout or heartbeat that cannot be enforced for the
-    tool.
-    """
+    """Raise `ToolDeclarationInvalid` for a timeout or heartbeat that cannot be enforced."""
     if timeout <= 0:
         raise ToolDeclarationInvalid(f"{where}: timeout must be more than 0 seconds")
     if heartbeat is None:

@@ -190,9 +190,7 @@ class WorkerObserver(BaseObserver):
         """Stuck calls hold half the slots of a kind: the worker will be replaced."""
 
     def server_lost(self, reason: str) -> None:
-        """The server does not confirm the lease: running calls continue, and hardly any new call
-        starts.
-        """
+        """The server does not confirm the lease: running calls continue, and few new ones start."""
 
     def server_back(self, seconds: float) -> None:
         """The server confirms the lease again, after this many seconds."""

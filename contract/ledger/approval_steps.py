@@ -110,9 +110,7 @@ class ApprovalLedger(Protocol):
         ...
 
     async def approved(self, *, now: float) -> list[str]:
-        """The approved calls that this dispatcher should send, including those of dead
-        dispatchers.
-        """
+        """The approved calls that this dispatcher should send, also those of dead dispatchers."""
         ...
 
     async def decline(self, key: str, *, now: float) -> None:
@@ -333,7 +331,7 @@ class MemoryApprovals:
         record.decision = deciding.decision
         for reply in record.replies:
             self._server.put(reply, deciding.notice)
-        # # A handle that was returned while the call waited may be valid for as long as this.
+        # A handle that was returned while the call waited may be valid for as long as this.
         kept = deciding.ends_at - now + record.keep
         record.keep = max(kept, record.gone_at - time.monotonic())
         if deciding.approved:

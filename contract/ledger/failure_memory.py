@@ -38,9 +38,7 @@ class LoopLedger(Protocol):
     """The memory of failures. `look` and `note` raise `ServerUnavailable` past `give_up_at`."""
 
     def suspects(self, session: str) -> bool:
-        """Whether this session has failures, as far as this dispatcher knows; no request is
-        sent.
-        """
+        """Whether this session has failures, as far as known here; sends no request."""
         ...
 
     async def look(
@@ -76,9 +74,7 @@ class RedisLoops:
         self._last_read = b"0"
 
     def suspects(self, session: str) -> bool:
-        """Whether this session has failures, as far as this dispatcher knows; no request is
-        sent.
-        """
+        """Whether this session has failures, as far as known here; sends no request."""
         until = self._touched.get(session)
         return until is not None and until > time.monotonic()
 

@@ -102,9 +102,7 @@ async def without_end(client: "redis.asyncio.Redis", stream: str, entries: list[
 
 
 class CommandSend:
-    """Whether a command may have reached the server, in this attempt or in an earlier one without a
-    reply.
-    """
+    """Whether this attempt or an earlier one without a reply may have reached the server."""
 
     __slots__ = ("is_repeated", "sent")
 
@@ -168,9 +166,7 @@ class SeenEpochs:
     def __init__(self, word: str) -> None:
         self._seen = [word]
         self.candidate = word
-        """A unique word that a server without an epoch adopts as its epoch, followed by the epochs
-        that are over.
-        """
+        """A unique word, for a server without an epoch to adopt, and the epochs that are over."""
 
     def saw(self, epoch: str) -> None:
         """Record the epoch in a reply; ignore one that is too long, which a writer without a key

@@ -33,9 +33,7 @@ class Record:
     request: bytes = b""
     decision: bytes = b""
     expires: float = 0.0
-    """When a waiting call, or an approved call that was not opened, expires; Unix time in
-    seconds.
-    """
+    """When a waiting call, or an approved call that was not opened, expires; Unix time."""
     asker: str = ""
     look_at: float = 0.0
     """When the next dispatcher may take over the approved call; Unix time in seconds."""

@@ -18,9 +18,7 @@ _LOOK_AGAIN_SECONDS = 0.1
 LONGEST_HOLD_SECONDS = 3_600.0
 """The longest time for which an unstarted call can hold a place, in seconds."""
 TOLD_SECONDS = 60.0
-"""The extra time in seconds for which a start counts if its worker never reports when the start
-happened.
-"""
+"""Extra seconds for which a start counts if its worker never reports the time of the start."""
 ENTERED_WITHIN_SECONDS = TOLD_SECONDS - 5.0
 """How long after its claim a call under a limit may enter its tool."""
 

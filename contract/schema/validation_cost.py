@@ -16,9 +16,7 @@ _LEVELS = 16
 _ORDINARY = 100
 """Steps for one value that no ordinary schema exceeds: below it, calls are not counted."""
 _PAIRS = 40_000
-"""Limits the pairs of schema and value that are counted: for very large arguments, even counting
-would take seconds.
-"""
+"""Limits the pairs of schema and value: for very large arguments, even counting takes seconds."""
 UNBOUND = 1 << 62
 
 _HERE = {

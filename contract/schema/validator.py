@@ -142,7 +142,7 @@ class SchemaValidator:
         return True
 
     def _part_to_explain(self, arguments: Any) -> Any:
-        """The arguments, with arrays cut so that errors can be explained in time; None if that is
+        """The arguments, with arrays cut so that explaining takes limited time; None if
         impossible.
         """
         items = _ITEMS_EXPLAINED

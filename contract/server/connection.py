@@ -105,9 +105,7 @@ def broker_url(settings: Settings) -> str:
 
 
 def _with_login_before_host(url: str) -> str:
-    """The URL with user and password moved from its query, where redis-py accepts them, to where
-    kombu does.
-    """
+    """The URL with user and password moved from its query to where kombu accepts them."""
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     asked = query.pop("username", ""), query.pop("password", "")

@@ -89,9 +89,7 @@ def received(descriptor: int) -> dict[str, str]:
 
 
 def sees_everything() -> bool:
-    """Whether a process with this one's privileges may inspect every other process, also concealed
-    ones.
-    """
+    """Whether a process with these privileges may inspect every other one, even if concealed."""
     if sys.platform != "linux":
         return os.geteuid() == 0
     status = Path("/proc/self/status").read_text(encoding="utf-8")

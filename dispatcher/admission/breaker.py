@@ -101,9 +101,7 @@ class Breaker:
         return None
 
     def open_circuits(self) -> dict[str, float]:
-        """Seconds until each tool with an open circuit is tried again; 0.0 if its next call is the
-        trial.
-        """
+        """Seconds until each tool with an open circuit is tried again; 0.0: with its next call."""
         now = time.monotonic()
         return {
             tool: max(0.0, circuit.open_until - now)

@@ -141,7 +141,7 @@ class LoopGuard:
         try:
             return bool(await self._on_loop.ask(loop))
         except HookFailed as error:
-            # # Without the tool's name: if no such tool exists, the model made it up.
+            # Without the tool's name: if no such tool exists, the model made it up.
             self._observers.hook_failed(
                 "on_loop", error.kind, error.__cause__, call_id=loop.call_id
             )

@@ -54,9 +54,7 @@ def _code(reason: CloseReason) -> Code:
 
 
 def _code_of_doubt(pending: Pending, code: Code) -> Code:
-    """The code of a call that an earlier attempt may have started; the worker of that attempt was
-    lost.
-    """
+    """The code of a call that an earlier attempt may have started, whose worker was lost."""
     return Code.WORKER_LOST if code is Code.EXPIRED and pending.was_started else code
 
 
@@ -208,7 +206,7 @@ class Deadlines:
     def _nearly_over(self, pending: Pending) -> None:
         if not pending.is_open:
             return
-        # # After a pause of the process, ask the ledger before answering: the outcome may have been
+        # After a pause of the process, ask the ledger before answering: the outcome may have been
         # settled.
         now = time.monotonic()
         behind = now - (pending.deadline - _AHEAD_SECONDS)

@@ -22,9 +22,7 @@ _BODY_BYTES = 16 * 1024
 _RESTORED_AT_ONCE = 32
 _PATIENCE_SECONDS = 5.0
 _NOTICED_SECONDS = 3.0
-"""How many seconds dispatchers need at most to notice that the server has lost data, and to restore
-it.
-"""
+"""How many seconds dispatchers need at most to notice and restore what the server has lost."""
 
 
 class _End(NamedTuple):
@@ -51,9 +49,7 @@ class EndedCalls:
         self._ends: OrderedDict[str, _End] = OrderedDict()
         """The outcomes by root."""
         self._unrestored: dict[str, _End] = {}
-        """The outcomes, by root, that the server may have lost and that were not written again
-        yet.
-        """
+        """The outcomes, by root, that the server may have lost and that were not restored yet."""
         self._epoch = ""
         """The server's epoch, as last noticed."""
         self._epoch_since = 0.0
@@ -111,7 +107,7 @@ class EndedCalls:
                 if pending.was_sent_before(epoch):
                     self.end_as_forgotten(pending)
             self._sent_restored_in = epoch
-        # # When its outcome is no longer kept, a call may be dispatched as a new one.
+        # When its outcome is no longer kept, a call may be dispatched as a new one.
         self._unrestored = {root: end for root, end in self._unrestored.items() if end.until > now}
         while ends := list(self._unrestored.values())[:_RESTORED_AT_ONCE]:
             answers = await self._transport.close_calls(

@@ -408,7 +408,7 @@ class InFlightCalls(Calls):
             server_now=self._transport.server_time(),
         )
         now, has_record = time.monotonic(), states[pending.retries] is not None
-        # # A claim would have left a mark, so the server knows whether the call was ever sent.
+        # A claim would have left a mark, so the server knows whether the call was ever sent.
         may_be_unsent = (
             not has_record
             and not pending.message.rerunnable

@@ -11,8 +11,7 @@ from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.transports.base import Transport
 
 _LIVE_SECONDS = 10.0
-"""How many seconds a version counts as running after its last worker was seen, as that worker may
-return.
+"""How many seconds a version counts as running after its last worker, which may return.
 
 A worker that announced its end, as in a release, is not waited for.
 """

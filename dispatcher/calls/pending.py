@@ -305,16 +305,12 @@ class Pending(msgspec.Struct, eq=False):
         return True
 
     def published(self, epoch: str, at: float, *, confirmed_at: float = 0.0) -> None:
-        """Record that the server confirmed, at `confirmed_at`, the message that was sent at
-        `at`.
-        """
+        """Record that the server confirmed the message, sent at `at`, at `confirmed_at`."""
         self.epoch, self.published_at = epoch, at
         self.queued_at = self.queued_at or confirmed_at
 
     def published_again(self, at: float) -> None:
-        """Record that another message was sent at `at`; the worker of the previous attempt is
-        gone.
-        """
+        """Record that another message was sent at `at`; the previous worker is gone."""
         self.published_at, self.worker = at, ""
         self.republished += 1
 
@@ -343,9 +339,7 @@ class Pending(msgspec.Struct, eq=False):
         self.start_by = min(start_by, self.deadline)
 
     def for_any_version(self) -> None:
-        """Allow any version of its tool: no worker has the version that the call was validated
-        against.
-        """
+        """Allow any version of its tool: no worker has the version that validated it."""
         self.message = msgspec.structs.replace(self.message, final=True)
 
     def traced(self, headers: dict[str, str]) -> None:
@@ -424,9 +418,7 @@ class Pending(msgspec.Struct, eq=False):
         self.shared_as, self.age = how, age
 
     def attempt_ended(self, outcome: Outcome) -> None:
-        """Record the outcome of an attempt, or of a shared run, that is followed by another
-        attempt.
-        """
+        """Record the outcome of an attempt, or of a shared run, before another attempt."""
         if outcome.executed is not Executed.NO:
             self.ran_before = outcome
 

@@ -1,6 +1,4 @@
-"""Creates open calls: newly accepted ones, ones answered here, and ones taken over from other
-dispatchers.
-"""
+"""Creates open calls: newly accepted, answered here, or taken over from other dispatchers."""
 
 import time
 from collections.abc import Sequence

@@ -19,9 +19,7 @@ from toolpool.dispatcher.calls.services import Calls, Services
 _BATCH_BYTES = 512 * 1024
 """The limit on the arguments in one message, in bytes. A call with more is sent alone."""
 _TOO_LATE_SECONDS = 0.1
-"""If less time than this is left of its queue wait, a call is not sent: no worker could start
-it.
-"""
+"""A call with less of its queue wait left is not sent: no worker could start it."""
 _FIRST_BATCH = {RunIn.LOOP: 64, RunIn.THREAD: 8, RunIn.PROCESS: 1}
 
 
@@ -65,9 +63,7 @@ class PumpState:
             del self.sessions[name]
 
     def has_room(self, flow: str) -> None:
-        """Called when a call of this session has left: sends the session's other calls, on any
-        queue.
-        """
+        """Called when a call of this session has left: sends its other calls, on any queue."""
         for queue in self.queues.values():
             queue.has_room(flow)
 

@@ -20,9 +20,7 @@ class QueueRoutes:
         self._based_on = live_workers.by_queue
 
     def queue_for(self, spec: ToolSpec) -> str:
-        """The queue whose workers all run this version of the tool, as far as this dispatcher
-        knows.
-        """
+        """The queue whose workers all run this version of the tool, as far as known here."""
         if self._based_on is not self._live.by_queue:
             self._routes.clear()
             self._based_on = self._live.by_queue

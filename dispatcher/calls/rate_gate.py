@@ -49,13 +49,9 @@ _FOLLOW_SECONDS = 1.0
 _LOOK_SECONDS = 0.5
 """The interval between searches of a group for calls that cannot start in time."""
 _AGAIN_SECONDS = 1.0
-"""The interval between requests for a tool at its concurrency limit: nobody can predict when a call
-ends.
-"""
+"""The interval between requests for a tool at its concurrency limit, in seconds."""
 _TOO_LATE_SECONDS = 0.1
-"""If less time than this is left of its queue wait, a call is not sent: no worker could start
-it.
-"""
+"""A call with less of its queue wait left is not sent: no worker could start it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,9 +71,7 @@ class _Group:
     timer: asyncio.TimerHandle | None = None
 
     def in_turn(self) -> Iterator[Pending]:
-        """Yield one call of each session in turn, up to the number that may be started in one
-        window.
-        """
+        """Yield one call of each session in turn, up to the number that one window allows."""
         left = min(_AT_ONCE, *(limit.rate.most for limit in self.limits))
         flows = deque(iter(flow) for flow in islice(self.flows.values(), left))
         while flows and left:

@@ -29,9 +29,7 @@ from toolpool.dispatcher.transports.base import Survey
 log = logs.logger("recovery")
 
 _POLL_SECONDS = 10.0
-"""After this many seconds without an outcome, the ledger is asked: the outcome may have been
-reported elsewhere.
-"""
+"""After this many seconds, an outcome is looked up that may have been reported elsewhere."""
 _GROUP = 64
 _PATIENCE_SECONDS = 5.0
 _NEVER = float("inf")

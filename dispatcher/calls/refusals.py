@@ -199,7 +199,7 @@ class Refusals:
 
 
 def _anew_after(outcome: Outcome) -> float | None:
-    """Seconds until the call may be dispatched again: `retry_after` minus clock error and
+    """Seconds until the call may be dispatched again: `retry_after` less clock error and
     rounding.
     """
     if outcome.retry_after is None:

@@ -121,9 +121,7 @@ class Reporter:
         self.unsent_calls: Callable[[], Iterable[UnsentCall]] = lambda: ()
         """Calls that wait for others of their turn or for a policy, or that providers run."""
         self.handed_out: Callable[[str | None], str | None] = lambda _: None
-        """Returns the key of the record of a handle's call, for handles returned by this
-        dispatcher.
-        """
+        """Returns the key of the record of a handle's call, for handles returned here."""
         self.policy: Callable[[], str] = lambda: ""
         """The digest of the policy that decides about calls; empty if there is none."""
         self._ended = RecentlyEnded()

@@ -30,17 +30,13 @@ log = logs.logger("run_sharing")
 _ASK_SECONDS = 1.0
 _GROUP = 128
 _LATE_SECONDS = 1.5
-"""How many seconds after its deadline a shared run is answered at the latest, as `Deadlines`
-enforces it.
-"""
+"""How many seconds after its deadline a shared run is answered at the latest."""
 _LEAST_WAIT_SECONDS = 0.2
 _RETRY_AFTER_SECONDS = 1.0
 _CLOCKS_APART_SECONDS = 2.0
 """How many seconds a worker's fleet time may be ahead of this dispatcher's."""
 _NOT_TRIED = frozenset({Code.EXPIRED, Code.CANCELLED, Code.OVERLOADED})
-"""Codes of runs that ended for a reason of another caller: sharers that have time left get another
-run.
-"""
+"""Codes of runs that ended for another caller's reason: sharers with time get another run."""
 
 
 class Runs(Calls, Protocol):
@@ -75,9 +71,7 @@ class RunSharing:
         self._calls = calls
         self._joinable: dict[str, SharedRun] = {}
         self._anew: dict[str, SharedRun] = {}
-        """The shared runs of this iteration of the event loop that must not reuse an older
-        result.
-        """
+        """The shared runs of this event-loop iteration that must not reuse an older result."""
         self._gathered: list[SharedRun] = []
         self._submitted: list[tuple[Pending, str, bool]] = []
         """Calls that may have a record of their own, with their digests and `anew`."""

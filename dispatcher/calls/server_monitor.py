@@ -1,6 +1,4 @@
-"""Surveys the server: which tools are published, which workers are alive, and which calls may be
-lost.
-"""
+"""Surveys the server for published tools, live workers and calls that may be lost."""
 
 import asyncio
 import time
@@ -57,7 +55,7 @@ class ServerMonitor:
         self._circuits = circuits
         self._reporter = reporter
         self._follows_catalog = follows_catalog
-        # # A lease must span several surveys, or a living worker's lease would seem to be missing.
+        # A lease must span several surveys, or a living worker's lease would seem to be missing.
         self._every = min(_LONGEST_PAUSE_SECONDS, services.settings.lease_ttl / 8)
         self._unserved_after = services.settings.unserved_after
         self._strangers = 0

@@ -92,8 +92,8 @@ class Calls(Protocol):
         ...
 
     def passed(self, pending: Pending, reason: str) -> None:
-        """Record that a worker received a call's message without claiming it; `reason` is as in
-        `Passed`.
+        """Record that a worker received a message without claiming the call; see
+        `Passed.reason`.
         """
         ...
 

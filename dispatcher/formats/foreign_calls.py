@@ -27,8 +27,7 @@ _READS = {
 
 
 def foreign_form(response: Any, name: str) -> str | None:
-    """The form of a call in `response` that the form `name` does not read; None if `name` reads all
-    calls.
+    """The form of a call that the form `name` does not read; None if it reads all calls.
 
     LangChain's messages repeat their calls in the form of the provider behind them.
     """

@@ -48,9 +48,7 @@ def identity(response: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
-    """The first candidate's finish reason; without a candidate, the reason why the prompt was
-    blocked.
-    """
+    """The first candidate's finish reason; without a candidate, why the prompt was blocked."""
     candidates = response.get("candidates")
     if isinstance(candidates, list) and candidates and isinstance(candidates[0], dict):
         first = candidates[0]

@@ -261,9 +261,7 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Calls and answers are items of one flat list; a response is a sequence of the model's
-    items.
-    """
+    """Calls and answers are items of one flat list; a response is several items of the model."""
 
     is_call: Callable[[Message], bool]
     is_said: Callable[[Message], bool]

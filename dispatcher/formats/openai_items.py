@@ -41,9 +41,7 @@ class _Kind:
     asks: bool = False
     """Whether the provider only asks for permission to run the tool."""
     whole: tuple[str | None, ...] = (None, "completed")
-    """The states in which the item is complete: shell calls are `in_progress` until they are
-    answered.
-    """
+    """The states of a complete item: shell calls are `in_progress` until they are answered."""
 
 
 def waits(item: dict[str, Any]) -> bool:

@@ -1,6 +1,4 @@
-"""The result as one string, for providers that accept only text, and the schema that a model
-sees.
-"""
+"""The result as one string, for text-only providers, and the schema that a model sees."""
 
 from typing import Any
 
@@ -41,7 +39,5 @@ def note_of(result: ToolResult) -> str | None:
 
 
 def schema_of(input_schema: dict[str, Any] | None) -> dict[str, Any]:
-    """The schema shown to a model, in standard JSON Schema; a tool without a schema gets one,
-    too.
-    """
+    """The schema shown to a model, in standard JSON Schema, even for a tool without one."""
     return plain(input_schema) if input_schema is not None else {"type": "object"}

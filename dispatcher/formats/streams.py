@@ -183,9 +183,7 @@ def _end(events: Events) -> dict[str, Any] | None:
 
 
 def _response(events: Events) -> dict[str, Any]:
-    """Build OpenAI's response from the last event; without that event, from the items that were
-    done.
-    """
+    """Build OpenAI's response from the last event, or without it from the finished items."""
     end = _end(events)
     if end is not None and isinstance(end.get("response"), dict):
         whole: dict[str, Any] = end["response"]

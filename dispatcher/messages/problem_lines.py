@@ -19,9 +19,7 @@ _ALL = 1 << 30
 _PATHS_AT_MOST = 200
 _IN_A_SHAPE = ("required", "additionalProperties")
 _LONGEST_LIST = 100
-"""The longest list of paths in one line, in characters, if every name in it also occurs
-elsewhere.
-"""
+"""The longest list of paths in one line, if every name in it also occurs elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)

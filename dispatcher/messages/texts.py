@@ -216,9 +216,7 @@ def unseen_end(name: str, wording: Wording = PLAIN) -> str:
 
 
 def shared(how: str, age: float, wording: Wording = PLAIN) -> str | None:
-    """Says that the result is shared with an equal call, and how many seconds old it is; None for
-    an unshared result.
-    """
+    """Says that a result is shared with an equal call, and its age; None if it is not shared."""
     if how == "cached":
         return wording.words.cached.format(seconds=f"{age:.1f}" if age < _SOON else f"{age:.0f}")
     return wording.words.shared if how else None
@@ -246,9 +244,7 @@ def tasks_of_no_session(wording: Wording = PLAIN) -> str:
 
 
 def _lacking(name: str, outcome: Outcome, words: Locale) -> str:
-    """Says that a call lacks a secret, and what to do; empty if the call failed for another
-    reason.
-    """
+    """Says that a call lacks a secret, and what to do; empty if it failed otherwise."""
     credential = missing_secret_in(outcome.details)
     if credential is None or credential.lack is MissingReason.UNAVAILABLE:
         return ""

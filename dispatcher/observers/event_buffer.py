@@ -69,9 +69,7 @@ class EventBuffer:
                 await self._more.wait()
 
     def _unknown(self, at: Position) -> Event | None:
-        """The gap for a position that is not in the buffer: reading then begins at the buffer's
-        start.
-        """
+        """The gap for a position that is not in the buffer, which is then read from its start."""
         if at == BEGINNING or (at.start == self._start and at.number <= self._last):
             return None
         until = Position(self._start, self._last if at.start == self._start else 0)

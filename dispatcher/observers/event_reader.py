@@ -173,9 +173,7 @@ class _Reader:
             yield gap(at, before, _now(), "no longer kept", missing)
 
     def _is_known(self, batch: EventBatch) -> bool:
-        """Whether the batch is a duplicate: it was published again because the confirmation was
-        lost.
-        """
+        """Whether the batch was published again because the confirmation was lost."""
         known = self._batches.pop(batch.source, 0)
         self._batches[batch.source] = max(known, batch.number)
         if len(self._batches) > _SOURCES_KNOWN:

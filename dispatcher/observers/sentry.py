@@ -33,9 +33,7 @@ from toolpool.dispatcher.observers.first_attempts import FirstAttempts
 
 _TRACES_AT_MOST = 20_000
 _WARNED = frozenset({Code.EXPIRED, Code.OVERLOADED, Code.CIRCUIT_OPEN})
-"""Codes of capacity problems: one warning a minute (for circuits, one per tool); all are
-counted.
-"""
+"""Codes of capacity problems: one warning a minute (per tool for circuits); all are counted."""
 
 _scope_here: Callable[[], sentry_sdk.Scope | None]
 _scope_here = getattr(
@@ -166,9 +164,7 @@ class Sentry(Observer):
         )
 
     def _level(self, call: CallFacts, ended: Ended) -> str | None:
-        """The level at which to report a failure; None if a worker reports it, or if it is not
-        reported.
-        """
+        """The level at which to report a failure; None if it is not reported from here."""
         assert ended.code is not None
         if ended.code.error_type is ErrorType.RUNTIME:
             return "error" if call.retries_left else None

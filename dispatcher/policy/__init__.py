@@ -1,3 +1,1 @@
-"""Lets a host and its people decide whether a call may run, and what the model reads of its
-result.
-"""
+"""A host's and its people's decisions about calls, and about the results that models read."""

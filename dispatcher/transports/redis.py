@@ -62,9 +62,7 @@ call alone takes 0.1 ms of the event loop.
 """
 _BLOCK_MS = 5000
 _SILENCE_SECONDS = 3.0
-"""Longer than a blocking read takes: after this time, its connection is dead, even if it is not
-closed.
-"""
+"""Longer than a blocking read takes: after that, its connection is dead, even if still open."""
 _TRIM_EVERY = 256
 _HOUR = 3600
 _HANDLES_AT_ONCE = 100
@@ -234,9 +232,7 @@ class RedisTransport:
         return [fields[1] for _, fields in entries]
 
     async def _is_another_stream(self) -> bool:
-        """Whether replies begin before the last position read: the stream expired because a clock
-        jumped.
-        """
+        """Whether replies begin before the last read position: a clock jump expired the stream."""
         newest: Any = await self._client.xrevrange(self._reply, count=1)
         return bool(newest) and _place(newest[0][0]) < _place(self._last_read)
 

@@ -1,6 +1,4 @@
-"""Options that several commands accept, and the settings that result from them and the
-environment.
-"""
+"""Options of several commands, and the settings that result from them and the environment."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any

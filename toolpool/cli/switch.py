@@ -142,9 +142,7 @@ def _parsed(value: str | None) -> Any:
 def _fitting(
     spec: "ToolSpec", argument: str, parsed: Any, text: str | None
 ) -> tuple[Any, str | None]:
-    """The value in the form that the schema accepts, parsed or as text; or why no valid call has
-    this value.
-    """
+    """The value in the form that the schema accepts; or why no valid call has it."""
     from toolpool.contract.kill_switches import why_never_matched
     from toolpool.contract.schema.validator import SchemaCache
 

@@ -208,9 +208,7 @@ def _silence_celery() -> None:
 
 
 def _stop_in_time(service: WorkerService) -> None:
-    """Stop `service` even if Celery's thread hangs, for example in a connection to a frozen
-    server.
-    """
+    """Stop `service` even if Celery's thread hangs, for example on a frozen server."""
 
     def watch() -> None:
         service.leaving.wait()

@@ -196,7 +196,7 @@ class _Guarded:
     _pooled_client: Any = None
 
     def _create_client(self, asynchronous: bool = False) -> Any:
-        # # Otherwise kombu makes a client for each message, with the callbacks of 340 commands.
+        # Otherwise kombu makes a client for each message, with the callbacks of 340 commands.
         pooled = self._pooled_client
         if not asynchronous and pooled and pooled.connection_pool is self.pool:  # type: ignore[attr-defined]
             return pooled

@@ -1,6 +1,4 @@
-"""Reports to Sentry from a worker: errors of tools, traces, and check-ins that show that the pool
-is alive.
-"""
+"""Reports to Sentry from a worker: errors of tools, traces, and check-ins of the pool."""
 
 import re
 from collections import defaultdict

@@ -58,9 +58,7 @@ class Admission:
         return call.final or self._other_version(tool, call) is None
 
     def limits(self, call: CallMessage, tenant: str) -> tuple[Limit, ...]:
-        """The limits that this worker knows for the call, and additional limits that its dispatcher
-        knows.
-        """
+        """The limits that this worker knows for the call, and others from its dispatcher."""
         if not (self._limits.hold_all or call.limits or call.tool in self._limited):
             return ()
         own = self._limits.of(self._tools[call.tool].spec, call.session, tenant)
@@ -116,9 +114,7 @@ class Admission:
             return arguments
 
     def _has_no_effect(self, switch: Switch) -> bool:
-        """Whether no call can have the value that a switch denies, because the argument's type
-        rejects the value.
-        """
+        """Whether no call can have the denied value, because the argument's type rejects it."""
         tool = self._tools.get(switch.tool)
         if tool is None or switch.argument is None or not switch.on:
             return False
@@ -144,8 +140,7 @@ class Admission:
         return failure(Code.EXPIRED, "", Executed.NO) if is_over else None
 
     def _other_version(self, tool: Tool, call: CallMessage) -> Outcome | None:
-        """The outcome of a call that fits only the version of the tool against which it was
-        validated.
+        """The outcome of a call that fits only the version of the tool that validated it.
 
         The model reads that the tool has changed, and not that its arguments were wrong.
         """

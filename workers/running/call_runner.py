@@ -197,9 +197,7 @@ class CallRunner:
     async def _run_in_thread(
         self, tool: Tool, call: CallMessage, seconds: float, parameters: "_RunParameters"
     ) -> Completion:
-        """A thread cannot be killed: at its timeout, its call is answered, and its slot stays
-        occupied.
-        """
+        """A thread cannot be killed: the call is answered, and its slot stays occupied."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[Completion] = loop.create_future()
         stopped = threading.Event()

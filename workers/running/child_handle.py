@@ -14,9 +14,7 @@ from toolpool.workers.running import descendants, entry_flag, frames
 from toolpool.workers.running.leak_check import OWN_TASK
 
 _EXIT_SECONDS = 1.0
-"""How many seconds a child may take to exit after closing its socket, so that its exit code is
-known.
-"""
+"""How many seconds a child may take to exit, after closing its socket, to get its exit code."""
 
 
 class ChildLost(Exception):

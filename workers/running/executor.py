@@ -51,9 +51,7 @@ _OVERDUE_SECONDS = 0.25
 _REPLY_MARGIN_SECONDS = 0.25
 _DRAIN_LOOK_SECONDS = 0.25
 _FRESH = 5 / 8
-"""The largest age of the lease's confirmation at which user code may start, as a share of
-`lease_ttl`.
-"""
+"""The largest age of the confirmed lease when user code starts, as a share of `lease_ttl`."""
 _ZOMBIE = 6 / 8
 _AWAY, _FAILED = "away", "failed"
 _Waiting = tuple[CallMessage, Delivery]
@@ -298,7 +296,7 @@ class Executor:
             if run_in is RunIn.PROCESS and any(
                 self._admission.is_limited(call) for call, _ in islice(waiting, max(count, 0))
             ):
-                # # A place is held only for a limited time before its call starts, so no call under
+                # A place is held only for a limited time before its call starts, so no call under
                 # a limit is claimed ahead.
                 count = min(count, self._slots.claimable(run_in, ahead=False))
             if count > 0:
@@ -413,9 +411,7 @@ class Executor:
     def _admitted(
         self, call: CallMessage, batch: Batch, claim: Claim, answer: str | float, *, is_leased: bool
     ) -> float | None:
-        """The seconds left for a call that may start; None for any other call, which is answered or
-        given back.
-        """
+        """The seconds left for a call that may start; None for a call that is ended here."""
         if isinstance(answer, str):
             if answer == STARTED_OR_ENDED:
                 log.error("call_started_before call=%s tool=%s", call.id, call.tool)
@@ -425,7 +421,7 @@ class Executor:
         elif not is_leased or self._draining or call.tool not in self._catalog.tools:
             self._release(call, batch, claim.nonce, entered=False)
         elif self._cancels.take(call.key):
-            # # The outcome comes too late for an answer, but says that nothing runs any more.
+            # The outcome comes too late for an answer, but says that nothing runs any more.
             self._refuse(batch, call, self._runner.outcomes.never_started(call))
         elif self._entered.again(call):
             log.error("call_started_before call=%s tool=%s", call.id, call.tool)

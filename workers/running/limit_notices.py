@@ -17,9 +17,7 @@ _AT_MOST = 10_000
 _PATIENCE_SECONDS = 30.0
 _REMEMBERED_SECONDS = 60.0
 _END_SECONDS = 1.0
-"""How many seconds an outcome waits until its call's place is free, so that the next call can take
-the place.
-"""
+"""How many seconds an outcome waits until its place is free for the next call."""
 
 
 class LimitNotices:
@@ -59,9 +57,7 @@ class LimitNotices:
             await asyncio.wait({self._flush()}, timeout=_END_SECONDS)
 
     def send_again(self) -> None:
-        """Free the places of the last calls again: a server that was restarted may still count
-        them.
-        """
+        """Free the last places again: a restarted server may still count their calls."""
         self._notes.extend(note for _, note in self._recent)
         self._flush()
 

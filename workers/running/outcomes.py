@@ -24,9 +24,7 @@ from toolpool.workers.tool import Tool
 MESSAGE_CHARACTERS = 2_000
 """The limit for the text of an exception, in characters."""
 _REPORT_CHARACTERS = 16_000
-"""The limit in characters for a ToolError, which is written for the model; `bash` reports output in
-one.
-"""
+"""The limit for a ToolError in characters. The model reads it; `bash` reports output in one."""
 _REPORTED_NOTHING = "the tool reported an error"
 _LEVELS = 200
 """The deepest nesting of a result; JSON parsers fail at some thousand levels, or fewer."""
@@ -41,9 +39,7 @@ class WorkerOutcomes:
         self._worker = worker
 
     def started_before(self, call: CallMessage) -> Outcome:
-        """The outcome of a call that this worker started before, although its record says that it
-        did not.
-        """
+        """The outcome of a call that was started here before, although its record denies it."""
         return self.signed(failure(Code.WORKER_LOST, "forgotten", Executed.UNKNOWN), call, 0.0)
 
     def cancelled(self, call: CallMessage) -> Outcome:

@@ -11,9 +11,7 @@ from toolpool.contract.outcome import Code, Executed, Outcome, failure
 log = logs.logger("heartbeat")
 
 _SECOND_LOOK_SECONDS = 0.1
-"""After a delay, the event loop has this many seconds to read pending heartbeats before a run
-counts as silent.
-"""
+"""How many seconds a delayed loop may read pending heartbeats before a run counts as silent."""
 
 
 def interval(heartbeat: float) -> float:

@@ -37,9 +37,7 @@ _KEEP_OUTPUT_SECONDS = 3.0
 _RECENT_BYTES = 16 << 20
 _GATHER_SECONDS = 0.002
 _NOTICE_SECONDS = 0.02
-"""Calls that end within this time are not announced as started: their outcome shows that they
-started.
-"""
+"""Calls that end within this time are not announced as started: their outcome shows it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -112,9 +110,7 @@ class Settler:
             self._recent_bytes -= len(self._recent.popleft()[1].body)
 
     def forget_before(self, when: float) -> None:
-        """Drop settlements from before this (monotonic) time, because the server can no longer lose
-        them.
-        """
+        """Drop settlements before this (monotonic) time, which the server can no longer lose."""
         while self._recent and self._recent[0][0] < when:
             self._recent_bytes -= len(self._recent.popleft()[1].body)
 

@@ -87,9 +87,7 @@ class Slots:
 
 
 _SLOW_SECONDS = 0.02
-"""At latencies below this, in seconds, one call per child is claimed, so that a slow run delays no
-other call.
-"""
+"""At latencies below this, one call per child is claimed, so that none waits for a slow run."""
 _LONGEST_SECONDS = 1.0
 _AT_MOST = 64
 _LEAST_RUN_SECONDS = 0.0001

@@ -28,9 +28,7 @@ class Health:
         self._has_warned = False
 
     def note(self, *, fault: str, unready: str) -> None:
-        """Record what is wrong with the worker, and why it accepts no calls; empty if nothing is
-        wrong.
-        """
+        """Record the worker's fault, and why it accepts no calls; empty if nothing is wrong."""
         if self._path is not None:  # written before the pages change, which are never ahead of it
             self._write(self._path, fault or unready or "ready", is_alive=not fault)
         self._noted = (fault, unready, time.monotonic())

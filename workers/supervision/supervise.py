@@ -272,9 +272,7 @@ class Supervisor:
         return None
 
     def _report_crash_loop(self, worker: _Worker, how: str) -> None:
-        """Log a crash loop, and report it to Sentry from here, because no worker lives long enough
-        to do so.
-        """
+        """Log a crash loop and report it to Sentry: no worker lives long enough to do so."""
         short_runs = self._backoff.short_runs
         log.error("worker_crash_loop id=%s in_a_row=%d: the last %s", worker.id, short_runs, how)
         if not os.environ.get("SENTRY_DSN"):
@@ -377,9 +375,7 @@ class Supervisor:
         return None if has_broker or self._current is None else depths
 
     def _end_if_overdue(self) -> None:
-        """Kill workers that have not stopped within their grace period and a margin, because they
-        hang.
-        """
+        """Kill workers that hang: they have not stopped within their grace period and a margin."""
         if time.monotonic() <= self._stop_by:
             return
         for worker in [*self._leaving, self._current]:

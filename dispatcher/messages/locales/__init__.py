@@ -94,7 +94,7 @@ class Locale:
     not_checked: str
     refused_by_check: str
 
-    # # The end of a call that was accepted.
+    # The end of a call that was accepted.
     raised: str
     bad_result: str
     """A result that does not match its tool's declaration, with the mismatch."""
@@ -125,9 +125,7 @@ class Locale:
     """A result that the host withholds."""
     not_allowed: str
     no_credential: str
-    """A secret that the operator has not configured; `{not_run}` is empty or begins with a
-    space.
-    """
+    """A secret that is not configured; `{not_run}` is empty or begins with a space."""
     needs_sign_in: str
     needs_sign_in_at: str
     no_result: str
@@ -139,7 +137,7 @@ class Locale:
     not_run: str
     may_have_run: str
 
-    # # Notes on results, and the texts of the background tools.
+    # Notes on results, and the texts of the background tools.
     cut: str
     cut_less: str
     cut_pages: str

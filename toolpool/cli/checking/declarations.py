@@ -151,9 +151,7 @@ def check_tool(spec: ToolSpec) -> list[Problem]:
 
 
 def _schema_faults(schema: dict[str, Any], name: str) -> Iterator[str]:
-    """Why a schema is unusable: the rule of its dialect that it breaks, else the validator's
-    message.
-    """
+    """Why a schema is unusable: the broken rule of its dialect, or the validator's message."""
     from jsonschema import validators
     from jsonschema.exceptions import SchemaError
 

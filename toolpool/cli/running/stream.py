@@ -9,9 +9,7 @@ from toolpool.cli.running.answer import AnsweredLine
 from toolpool.cli.running.lines import Line
 
 _WINDOW = 8
-"""The window, as a multiple of `concurrency`: so many turns may be read and not yet written if the
-first is slow.
-"""
+"""How many turns may be read and not yet written, as a multiple of `concurrency`."""
 
 
 class Stream:

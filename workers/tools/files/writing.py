@@ -1,6 +1,4 @@
-"""`fs_write`, `fs_edit`, `fs_multi_edit`: each replaces its file as a whole or leaves it
-unchanged.
-"""
+"""`fs_write`, `fs_edit`, `fs_multi_edit`: each replaces a file as a whole or not at all."""
 
 from typing import Annotated, Any
 
