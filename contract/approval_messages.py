@@ -46,7 +46,7 @@ class ApprovalRequest(Signed, frozen=True, kw_only=True, omit_defaults=True):
     """What required the approval: a rule, a hook or the tool's declaration."""
     provider: str = ""
     is_foreign: bool = False
-    """Whether a provider runs the tool and only asks for approval: nothing is sent on approval."""
+    """Whether a provider runs the tool and only asks for approval: no call is sent."""
     origin: dict[str, Any] | None = None
     long_id: str | None = None
     id_given: bool = True
@@ -93,7 +93,7 @@ def read_request(
 def trusted_request(
     envelope: Envelope, data: bytes, *, key: str, tenant: str, prefix: str
 ) -> ApprovalRequest | None:
-    """The request of the record `key`; None if its signature is not trusted for this call."""
+    """The request in the record `key`; None if the record has no valid signature for this call."""
     if not data:
         return None
     try:

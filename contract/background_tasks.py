@@ -1,4 +1,4 @@
-"""Asyncio tasks that run beside the work of their owner, which ends them."""
+"""Asyncio tasks that run beside the work of their owner. The owner ends them."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -11,7 +11,7 @@ from toolpool.contract.outcome import Code
 class Flaw(msgspec.Struct, frozen=True):
     """Why a block could not become a call: a code, and a message key with its placeholders.
 
-    `toolpool.dispatcher.messages.texts` renders the sentence in the model's language.
+    `toolpool.dispatcher.messages.texts` renders the key as a sentence in the model's language.
     """
 
     code: Code

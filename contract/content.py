@@ -25,7 +25,7 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 _RESULT_KEYS = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
 
 IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
-"""The image types that models accept."""
+"""The image MIME types that models accept."""
 
 
 def blocks_of(data: Any) -> list[dict[str, Any]] | None:

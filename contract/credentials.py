@@ -8,7 +8,10 @@ import msgspec
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 
 USER = "user"
-"""The key in the context of a call that names the user whose secrets its tool gets."""
+"""The key in a call's context whose value names the user.
+
+The call's tool gets this user's secrets.
+"""
 UNAVAILABLE = "credentials"
 """The reason of a call whose secrets could not be resolved."""
 
@@ -41,7 +44,7 @@ def missing_secret_outcome(
 ) -> Outcome:
     """The outcome of a call that lacks a credential; an unavailable one is a fault of the pool.
 
-    `error` is the text for dispatchers of a version that does not know credentials.
+    `error` is the text for dispatchers of earlier versions, which do not know credentials.
     """
     details = {"credential": msgspec.to_builtins(credential)}
     if credential.lack is MissingReason.UNAVAILABLE:

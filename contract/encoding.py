@@ -28,7 +28,7 @@ _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=_finite)
 encode = _encoder.encode
 """Compact UTF-8 JSON. Raises TypeError, ValueError or RecursionError for unserializable values.
 
-NaN and the infinities become null; check for them first where that matters.
+NaN and the infinities become null; check for them first if null would be wrong.
 """
 
 """Encode several values as JSON Lines. Raises as `encode` does."""
@@ -41,7 +41,7 @@ canonical = _canonical.encode
 
 
 def decoder_of(kind: Any) -> "msgspec.json.Decoder[Any]":
-    """A decoder of what `encode` made of values of this type."""
+    """A decoder for values of this type that `encode` has encoded."""
     return msgspec.json.Decoder(kind, float_hook=float)
 
 
@@ -78,9 +78,10 @@ def digest(value: Any) -> str:
 
 
 def stored_digest(value: Any) -> str:
-    """The digest of a value that may have been stored since: 25.0 and 25 are the same.
+    """A digest that does not change if the value is stored and read again.
 
-    JavaScript stores the one as the other, and a protobuf `Struct` the other as the one.
+    25.0 and 25 have the same digest, because JavaScript stores 25.0 as 25, and a protobuf `Struct`
+    stores 25 as 25.0.
     """
     data = canonical(value)
     if b".0" in data:
@@ -125,7 +126,7 @@ _STEPS = {ord("["): 1, ord("]"): -1}
 def nests_deeper_than(levels: int, encoded: bytes) -> bool:
     """Whether valid JSON nests more than `levels` deep.
 
-    Most data have fewer brackets than that in all, which is counted quickly.
+    Most data have fewer than `levels` brackets in total, and counting brackets is fast.
     """
     if encoded.count(b"[") + encoded.count(b"{") <= levels:
         return False

@@ -35,7 +35,7 @@ SignedT = TypeVar("SignedT", bound=Signed)
 class PolicyVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A policy's permission to run a call, and what the policy judged.
 
-    `policy` is the digest of the rules and the hook that decided; empty if only the tool's
+    `policy` is the digest of the rules and the hook that decided. It is empty if only the tool's
     declaration required approval. `by` names the rule or hook. `tool` is the tool's `bound_digest`.
     `paths` lead to the arguments that rules compare: names, positions, and None for every element.
     `is_whole` says that a hook or a person saw all arguments.
@@ -51,15 +51,14 @@ class PolicyVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One call on its way to a worker.
 
-    `keep` is the time to keep its outcome in seconds; by default the worker's setting.
-
-    `key` names its ledger record, `digest` the spec that it was validated against. `timeout` bounds
-    the run in seconds; `rerunnable` says whether a second start does no harm. `final`: no worker
-    has the version of the tool that the call was validated against, so a worker with another
-    version validates it again. `retries`: how many retries the pool has left for the call. `trace`:
-    its trace headers by name (https://www.w3.org/TR/trace-context/). `approval`: the signed
-    decision of the person who approved it, if approval was required. `verdict` is set if a policy
-    judged the call: `arguments` are then the judged ones. `limits` are those under which its
+    `keep` is how long its outcome is kept, in seconds; by default the worker's setting. `key` names
+    its ledger record, `digest` the spec that it was validated against. `timeout` bounds the run in
+    seconds; `rerunnable` says whether a second start does no harm. `final`: no worker has the
+    version of the tool that the call was validated against, so a worker with another version
+    validates it again. `retries`: how many retries the pool has left for the call. `trace`: its
+    trace headers by name (https://www.w3.org/TR/trace-context/). `approval`: the signed decision of
+    the person who approved it, if approval was required. `verdict` is set if a policy judged the
+    call: `arguments` are then the judged ones. `limits` are the rate limits under which its
     dispatcher counts it. `idempotency`: what the idempotency key is derived from, if not `key`.
     """
 
@@ -103,7 +102,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _Versioned(msgspec.Struct, frozen=True):
-    """The only fields that a message of a later version is sure to have."""
+    """The only fields that messages of later versions certainly have."""
 
     version: int = VERSION
 
@@ -129,7 +128,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True, tag="settled", omit_def
 
 
 class Released(msgspec.Struct, frozen=True, kw_only=True, tag="released"):
-    """A worker gave a claimed call back: it waits in the attempt after `attempt`."""
+    """A worker gave a claimed call back. The call waits for the attempt after `attempt`."""
 
     key: str
     attempt: int
@@ -137,7 +136,7 @@ class Released(msgspec.Struct, frozen=True, kw_only=True, tag="released"):
 
 
 class RunsEnded(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
-    """The tools of these calls, which were answered earlier, have now ended."""
+    """The tools of these calls have now ended. The calls were answered earlier."""
 
     worker: str
     keys: tuple[str, ...]
@@ -153,7 +152,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
 
 
 class Passed(msgspec.Struct, frozen=True, kw_only=True, tag="passed", omit_defaults=True):
-    """A worker took a message of this call and did not claim it.
+    """A worker received a message with this call and did not claim the call.
 
     `reason` is `switch` if a kill switch denies the call. If it is empty, the worker lacks this
     version of the tool, or one of the `limits` of the call is exhausted.
@@ -170,7 +169,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, tag="asked", omit_defa
     """An operator asks a dispatcher for its open calls, by call id, record key or session.
 
     The answer goes to the reply stream `id`. A question that is read after `ends_at` (Unix time by
-    the server's clock) is not answered. `cancel`: cancel the calls before answering.
+    the server's clock) is not answered. If `cancel`, the dispatcher cancels the calls before it
+    answers.
     """
 
     id: str
@@ -216,8 +216,8 @@ class Switch(Signed, frozen=True, kw_only=True, omit_defaults=True):
     """Denies a tool, or only calls where `argument` has this `value`, under a key prefix.
 
     Of two states of a switch the one with the higher `number` holds. `tenant` is None for all
-    tenants. `on` is False once the switch was removed: that state is signed and kept too. `set_at`
-    is fleet time in seconds.
+    tenants. `on` is False after the switch was removed: the removed state is signed and kept too.
+    `set_at` is fleet time in seconds.
     """
 
     purpose: ClassVar[str] = "switch"
@@ -248,7 +248,7 @@ class BackgroundCall(Signed, frozen=True, kw_only=True, omit_defaults=True):
 
     `started_at` and `deadline` are Unix time in seconds; `origin`, `long_id` and `id_given` are
     those of the `ToolCall`; `approval` is the id of the approval that it waits for, if any; `epoch`
-    is the server's when it was accepted, or sent.
+    is the server's epoch at the time when the call was accepted, or sent.
     """
 
     purpose: ClassVar[str] = "background"
@@ -332,7 +332,10 @@ class Envelope:
         return self._keyring.key_id
 
     def encode_batch(self, batch: Batch) -> bytes:
-        """Encode and sign. Raises TypeError, ValueError or RecursionError if not JSON."""
+        """Encode and sign.
+
+        Raises TypeError, ValueError or RecursionError if a value is not JSON.
+        """
         return self._keyring.sign(_BATCH, _encoder.encode(batch))
 
     def decode_batch(self, data: bytes) -> Batch:
@@ -343,13 +346,16 @@ class Envelope:
         try:
             batch = _decode(_batches, body)
         except MessageRejected:
-            _require_known(_decode(_versions, body).version)  # a newer one may differ in form
+            _require_known(_decode(_versions, body).version)  # a newer message may differ in form
             raise
         _require_known(batch.version)
         return batch
 
     def encode_reply(self, reply: Reply) -> bytes:
-        """Encode and sign. Raises TypeError, ValueError or RecursionError if not JSON."""
+        """Encode and sign.
+
+        Raises TypeError, ValueError or RecursionError if a value is not JSON.
+        """
         return self._keyring.sign(_REPLY, _encoder.encode(reply))
 
     def encode_settled(self, key: str, outcome: Outcome) -> bytes:
@@ -357,7 +363,7 @@ class Envelope:
         return self.encode_reply(Settled(key=key, outcome=outcome))
 
     def decode_settled(self, key: str, data: bytes) -> Settled | None:
-        """The outcome in a record; None if it is another message, or of another record.
+        """The outcome in a record; None for any other message, and for another record's outcome.
 
         Raises as `decode_reply` does.
         """
@@ -384,7 +390,8 @@ class Envelope:
     def encode(self, value: Signed) -> bytes:
         """Encode and sign anything but batches and replies.
 
-        Raises TypeError, ValueError (such as UnicodeEncodeError) or RecursionError if not JSON.
+        Raises TypeError, ValueError (such as UnicodeEncodeError) or RecursionError if a value is
+        not JSON.
         """
         return self._keyring.sign(value.purpose, _encoder.encode(value))
 

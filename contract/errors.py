@@ -65,7 +65,7 @@ class ServerError(ToolpoolError):
 
 
 class ServerUnavailable(ServerError):
-    """Raised when the Redis server did not confirm a step: it is away, or full.
+    """Raised when the Redis server did not confirm a step, because it is unreachable or full.
 
     `sent` says whether the step was sent; if so, it may have been executed.
     """
@@ -102,7 +102,7 @@ class MessageRejected(ToolpoolError):
 
 
 class ApprovalRefused(ToolpoolError):
-    """Raised when a decision about a call is refused; the message says why.
+    """Raised when a person's decision about a call is refused; the message says why.
 
     `reason` is `decided` (already decided, or expired), `not_allowed` (this person may not decide)
     or `other_arguments`.

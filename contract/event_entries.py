@@ -13,8 +13,9 @@ _BOOKMARK = re.compile(r"(\d{1,15})-(\d{1,15})")
 class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One published moment, from which readers derive `events` events.
 
-    `at` is Unix time in milliseconds. An `end` or `error` with `starts` also stands for the start
-    of its call, as the first of its events. Holds no arguments, results or exceptions.
+    `at` is Unix time in milliseconds. If an `end` or `error` has `starts`, it also stands for the
+    start of its call, which is then the first of the derived events. Holds no arguments, results or
+    exceptions.
     """
 
     kind: str
@@ -56,7 +57,7 @@ class Position(NamedTuple):
 
     @classmethod
     def parse(cls, bookmark: Any) -> "Position":
-        """Parse a bookmark; `0` is before the first event. Raises ValueError."""
+        """Parse a bookmark; `0` is the position before the first event. Raises ValueError."""
         if bookmark == "0":
             return BEGINNING
         found = _BOOKMARK.fullmatch(bookmark) if isinstance(bookmark, str) else None

@@ -52,7 +52,7 @@ _LIBRARIES = tuple(
     )
 )
 _COMPILED = (*EXTENSION_SUFFIXES, ".pyc")
-"""Modules without a source file: their code names a file of the build machine."""
+"""Modules without a source file. Their code objects name a file of the build machine."""
 _NAME = type.__dict__["__qualname__"]
 _MODULE = type.__dict__["__module__"]
 _MRO = type.__dict__["__mro__"]
@@ -133,10 +133,10 @@ def failure_of(outcome: Outcome, arguments: dict[str, Any], *, with_text: bool) 
 
 
 def tools_imported(at: float | None = None) -> float:
-    """Hide code of files that change after the tools were imported; returns that Unix time.
+    """Hide the code of files that change after the tools were imported.
 
-    The import ended now, or `at`: a replacement child gets the time of its worker's import, and
-    `inf` hides nothing.
+    Returns the Unix time of the import: now, or `at`. A replacement child passes the time of its
+    worker's import as `at`; `inf` hides nothing.
     """
     global _imported_at
     _imported_at = time.time() if at is None else at
@@ -348,8 +348,8 @@ def _without_texts_of_lines(file: str, line: int, found: str) -> str:
 def _blank(text: re.Match[str]) -> str:
     """A string literal without its contents.
 
-    Unbalanced braces may mean an f-string with nested quotes (Python 3.12+): its quotation mark
-    then closes nothing.
+    Unbalanced braces may mean an f-string with nested quotes (Python 3.12+), in which the quotation
+    mark does not end the string.
     """
     found = text[0]
     if found[0] == "#":

@@ -23,12 +23,12 @@ _TOLERANCE_SECONDS = 1.0
 _CORRECTED_FROM_SECONDS = 2.0
 _TRIES = 3
 _BETWEEN_SECONDS = 0.25
-"""Another process must have confirmed the time at least so long after the jump."""
+"""Another process must have confirmed the time at least this many seconds after the jump."""
 _AGREED_WITHIN_SECONDS = 4.0
 _PATIENCE_SECONDS = 3.0
 """Longer than the interval at which the processes of a fleet read the server's clock."""
 _DRIFT = 0.001
-"""How far the clocks of two hosts may go apart, in seconds each second."""
+"""How far the clocks of two hosts may drift apart, in seconds per second."""
 DOUBT_SECONDS = 0.2
 """How long to wait before the next reading if a reading is doubtful."""
 _PURPOSE = "clock"
@@ -57,7 +57,10 @@ def fleet_time(client: "redis.Redis", settings: Settings) -> float:
 
 
 class _State(NamedTuple):
-    """The value of the epoch key. `agreed`: when a process last agreed, in fleet time."""
+    """The value of the epoch key.
+
+    `agreed`: the fleet time at which a process last confirmed the offset.
+    """
 
     random: str
     offset_ms: int = 0
@@ -75,7 +78,7 @@ class _State(NamedTuple):
         return cls(random, int(offset), agreed_ms / 1000 or float("-inf"), signature)
 
     def is_signed(self, keyring: Keyring, prefix: str) -> bool:
-        """Whether a holder of the key agreed with this offset at that time."""
+        """Whether a process with the signing key confirmed this offset at `agreed`."""
         agreed_ms = round(self.agreed * 1000) if self.agreed > 0 else 0
         body = _body(prefix, self.random, self.offset_ms, agreed_ms)
         try:
@@ -117,7 +120,7 @@ class FleetClock:
         self._forgets_after = forgets_after
         self._offset = time.time() - elapsed()
         self._error, self._set_at = math.inf, 0.0
-        """The largest possible error of `_offset` in seconds, and when it was set."""
+        """The largest possible error of `_offset` in seconds, and the time at which it was set."""
         self._last: _Reading | None = None
         self._random = ""
         self._offset_ms = 0
@@ -128,12 +131,15 @@ class FleetClock:
 
     @property
     def _is_new(self) -> bool:
-        """Whether the first reading may have seen a jump that others are about to correct."""
+        """Whether a clock jump that others have yet to correct may precede the first reading."""
         return elapsed() - self._read_since < _PATIENCE_SECONDS
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether no reading was accepted yet: others may be about to correct fleet time."""
+        """Whether no reading was accepted yet.
+
+        Other processes may be about to correct fleet time.
+        """
         return self._last is None
 
     @property
@@ -154,10 +160,11 @@ class FleetClock:
     def read(
         self, server_time: float, state: str | bytes, asked_at: float, answered_at: float
     ) -> bool:
-        """Take a reading of the server's clock and of the epoch key; whether the clock jumped.
+        """Apply a reading of the server's clock and the epoch key.
 
-        `asked_at` and `answered_at` are the times of request and reply by `elapsed`. A jump is
-        noticed here, or by the correction that another process made.
+        Returns whether the clock jumped. `asked_at` and `answered_at` are the times of request and
+        reply by `elapsed`. This process notices a jump itself, or by another process's correction
+        of the offset.
         """
         raw = state.encode() if isinstance(state, str) else state
         known, last = _State.parse(raw), self._last
@@ -200,14 +207,14 @@ class FleetClock:
     def _is_trusted(self, known: _State, server_time: float, *, is_signed: bool) -> bool:
         """Whether a process with the key set this offset; a changed offset must be recent."""
         if self._last is None:
-            return is_signed or not known.offset_ms  # every server begins with 0
+            return is_signed or not known.offset_ms  # every server begins with the offset 0
         agreed_ago = server_time + known.offset_ms / 1000 - known.agreed
         return known.offset_ms == self._offset_ms or abs(agreed_ago) <= _AGREED_WITHIN_SECONDS
 
     def _is_in_doubt(self, agreed_ago: float) -> bool:
-        """Whether to reject a first reading because no running process agreed with it recently.
-
-        Either there is no such process, or the server's clock jumped and none has read it since.
+        """Whether to reject a first reading because no running process confirmed fleet time
+        recently. Either there is no such process, or the server's clock jumped and no process has
+        read it since.
         """
         if agreed_ago == float("inf") or abs(agreed_ago) <= _AGREED_WITHIN_SECONDS:
             return False
@@ -219,7 +226,8 @@ class FleetClock:
         """Whether fleet time is wrong, rather than this process's clock.
 
         A monotonic clock may stop with its virtual machine but never runs fast. So fleet time that
-        is behind is wrong; fleet time that is ahead is right if others agreed meanwhile.
+        is behind is wrong, and fleet time that is ahead is right if other processes confirmed it
+        meanwhile.
         """
         if abs(ahead) <= _CORRECTED_FROM_SECONDS or self._tries >= _TRIES:
             return False

@@ -8,7 +8,7 @@ from toolpool.contract.errors import Misconfigured
 
 
 def comma_separated(text: str) -> list[str]:
-    """Split at commas."""
+    """Split a comma-separated text into its parts."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 

@@ -21,10 +21,10 @@ from toolpool.contract.schema.validator import SchemaValidator
 from toolpool.contract.spec import ToolSpec
 
 Canonical = Callable[[str, dict[str, Any]], dict[str, Any]]
-"""Converts the arguments of the named tool to the canonical form of its schema."""
+"""Converts arguments of the named tool to the canonical form of the tool's schema."""
 _OPEN = ("additionalProperties", "patternProperties", "unevaluatedProperties")
 LISTS = (list, tuple, set, frozenset, deque)
-"""The types whose values may stand alone or in a list."""
+"""The types that count as lists. A switch on one value also applies to a list that contains it."""
 States = tuple[str, Mapping[str, bytes]]
 """The version of all switches, and the signed state of each by its field."""
 
@@ -86,7 +86,7 @@ class KillSwitches:
         return {name: switch for name, (switch, _) in self._known.items() if switch.on}
 
     def _lost(self) -> Iterator[SwitchChange]:
-        """The states that the server lacks or has changed: no holder of a key removed them."""
+        """The states that the server lacks or has changed, although no holder of a key did so."""
         for name, (_, body) in self._known.items():
             if (found := self._found.get(name, b"")) != body:
                 yield SwitchChange(name, found, body)
@@ -94,8 +94,8 @@ class KillSwitches:
     def change(self, switch: Switch) -> SwitchChange:
         """The step from the last read state to this one, with the next number.
 
-        The number is at least the time, so that it also exceeds that of a state that the server
-        lost.
+        The number is at least the current time, so that it also exceeds the number of a state that
+        the server has lost.
         """
         name = switch_name(switch)
         known = self._known.get(name)
@@ -200,6 +200,9 @@ def why_never_matched(
 
 
 def _rank(state: tuple[Switch, bytes]) -> tuple[int, bool, bytes]:
-    """Of two states with one number, set at once by two operators, the one that denies holds."""
+    """Orders states by number.
+
+    Of two with the same number, set at once, the one that denies holds.
+    """
     switch, body = state
     return switch.number, switch.on, body

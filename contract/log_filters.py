@@ -35,7 +35,7 @@ _FIELD_CHARACTERS = 500
 _OBJECT = re.compile(r"\n|<|(?<=Exception in callback) ")
 """Where asyncio's messages show an object: a callback with arguments, a task with its error."""
 _IN_ONE_FORMAT = ("celery", "kombu", "amqp")
-"""Libraries whose lines of one format differ only in the number of attempts and the delay."""
+"""Libraries whose lines with one format differ only in the number of attempts and the delay."""
 VALUE = re.compile(r"%[-#0 +\d.*]*[a-zA-Z%]")
 """A placeholder of a format, or an escaped percent sign."""
 _WORD = re.compile(r"[a-zA-Z]{2}")
@@ -57,7 +57,7 @@ class _Repeats:
         self.lines: OrderedDict[Hashable, _Repeated] = OrderedDict()
 
     def before(self, line: Hashable) -> int:
-        """How often the line was suppressed since it was written; -1 to suppress it now."""
+        """How often the line was suppressed since it was last written; -1 to suppress it now."""
         now = time.monotonic()
         with self._lock:
             known = self.lines.get(line)

@@ -40,7 +40,7 @@ class LogWriter(logging.Handler):
         if self._process != os.getpid():
             try:
                 self.start()
-            except RuntimeError:  # no thread can be started
+            except RuntimeError:  # no thread can be started any more
                 return
         if self._taken - self._written >= _LINES_AT_MOST:
             self._dropped += 1
@@ -55,9 +55,10 @@ class LogWriter(logging.Handler):
             time.sleep(_CHECK_SECONDS)
 
     def start(self) -> None:
-        """Start the thread, as the first line in this process or in a fork of it does.
+        """Start the thread.
 
-        A fork has no thread, and does not write the lines that waited in its parent.
+        The first line in this process, or in a fork of it, does this. A fork has no thread at
+        first, and does not write the lines that waited in its parent.
         """
         self._waiting = queue.SimpleQueue()
         self._taken = self._written = self._dropped = 0

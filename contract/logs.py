@@ -24,7 +24,7 @@ from toolpool.contract.log_filters import lines as lines
 from toolpool.contract.log_writer import LogWriter
 
 CHANGE = {"is_change": True}
-"""`extra` of a line that is never suppressed as a repeat, such as the end of an outage."""
+"""The `extra` for a line that is never suppressed as a repeat, such as the end of an outage."""
 
 _YES = ("1", "true", "t", "yes", "y", "on")
 _NAME = re.compile(r"\w+$")
@@ -54,7 +54,7 @@ def logger(name: str) -> logging.Logger:
 
 
 def _handle_safely(handle: Callable[[logging.LogRecord], None], record: logging.LogRecord) -> None:
-    """Handle a record. A host's handler may fail, as if its stderr is closed."""
+    """Handle a record. A host's handler may fail, for example if its stderr is closed."""
     with contextlib.suppress(Exception):
         handle(record)
 
@@ -80,7 +80,7 @@ def configure(
     # Now rather than at the first line: then its thread might be taken for one that a tool left
     # behind, and at the end of the process no thread can be started.
     handler.start()
-    atexit.register(handler.flush)  # logging does not flush it if a tool reconfigures
+    atexit.register(handler.flush)  # logging does not flush it if a tool reconfigures logging
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)
@@ -128,11 +128,14 @@ def restore() -> None:
         logging.root.handlers[:] = [
             _handler,
             *others,
-        ]  # first: the others do not get what it suppresses
+        ]  # first, so that the other handlers do not get the lines that it suppresses
 
 
 def flush() -> None:
-    """Wait until all lines are written, for a second at most: before an abrupt end."""
+    """Wait until all lines are written, for a second at most.
+
+    Called before the process ends abruptly.
+    """
     for handler in logging.getLogger().handlers:
         with contextlib.suppress(Exception):
             handler.flush()

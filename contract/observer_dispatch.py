@@ -33,7 +33,7 @@ class BaseObserver:
 
     is_quick = False
     is_idle = False
-    """Set in `open` by an observer that needs no notifications: it then gets none."""
+    """An observer that needs no notifications sets this in `open`, and then gets none."""
 
     def open(self) -> None:
         """Notifications follow from now on. Exceptions are logged."""
@@ -57,7 +57,7 @@ class ObserverDispatch:
         self._base = base
         self.listeners: dict[str, list[Callable[..., None]]]
         self.listeners = {moment: [] for moment in moments(base)}
-        """The functions that are called, by moment; on the hot path this is looked at first."""
+        """The functions to call for each moment. The hot path looks here first."""
         self._threads: list[_Thread] = []
         self._hosts = list(hosts)
         for observer in hosts:
@@ -74,7 +74,7 @@ class ObserverDispatch:
             self.listeners[moment].append(method)
 
     def _methods(self, observer: Any) -> dict[str, Callable[..., None]]:
-        """The methods that an observer overrides, by moment."""
+        """The methods that an observer overrides, by the moment that they are called for."""
         return {
             moment: getattr(observer, moment)
             for moment in self.listeners

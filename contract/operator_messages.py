@@ -11,7 +11,7 @@ from toolpool.contract.redis_keys import RedisKeys
 class WaitingCalls(msgspec.Struct, frozen=True, kw_only=True):
     """Calls of one tool that wait for the same thing; `oldest` is the longest wait in seconds.
 
-    `waits_for` is one of: `turn` (calls before it in its turn, or the policy), `approval`, `retry`,
+    `waits_for` is one of: `turn` (earlier calls of its turn, or the policy), `approval`, `retry`,
     `rate_limit` (also a limit on calls that run at once in the fleet), `concurrency` (of its tool,
     in this dispatcher), `session_limit`, `workers` (not sent: no worker has a free slot), `server`
     (being sent) and `slot` (sent, not started).
@@ -62,7 +62,7 @@ class CallStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An open call as its dispatcher sees it; `key` is that of its ledger record.
 
     In seconds: `age` since it was accepted, `start_within` and `deadline_in` from now. `cancelled`
-    is the code that it ended with, if the question asked to cancel it.
+    is the code with which the call ended, if the question asked to cancel it.
     """
 
     call: str
@@ -96,5 +96,8 @@ class Answer(Signed, frozen=True, kw_only=True):
 
 
 def answer_stream(names: RedisKeys, question: Question) -> str:
-    """The stream for the answer; derived, so that a question cannot name a key to write to."""
+    """The stream for the answer.
+
+    It is derived from the id, so that a question cannot name another key to write to.
+    """
     return names.reply(question.id)

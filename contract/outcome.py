@@ -51,7 +51,7 @@ class Code(StrEnum):
 class Executed(StrEnum):
     """Whether the tool ran. Never guessed."""
 
-    NO = "no"  # it did not run and cannot run any more
+    NO = "no"  # it did not run, and cannot run any more
     YES = "yes"  # it returned or raised
     UNKNOWN = "unknown"  # it started, or may have, and its end was not seen
 
@@ -62,8 +62,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     `error` is the bare message; `dispatcher/messages` writes the sentence that the model reads.
     `details` (exception class, stack) are for operators and never reach the model. If `data` is
     truncated, the whole output of `output_bytes` is stored under the handle `output`.
-    `still_running`: the worker answered for a tool that it cannot stop. `silence`: the tool was
-    stopped after so long without a heartbeat. Times are in seconds.
+    `still_running`: the worker ended the call, but cannot stop its tool. `silence`: the tool was
+    stopped after this many seconds without a heartbeat. Times are in seconds.
     """
 
     ok: bool
@@ -94,7 +94,7 @@ def may_still_run(outcome: Outcome) -> bool:
 
 
 def is_temporary_refusal(outcome: Outcome) -> bool:
-    """Whether a call was refused temporarily: it did not run and may run if it is asked again."""
+    """Whether a call was refused temporarily: it did not run, and may run if dispatched again."""
     return outcome.executed is Executed.NO and outcome.retry_after is not None
 
 
@@ -103,11 +103,11 @@ BLOCKED_LOOP = "blocked_loop"
 ARGUMENTS_DIFFER = "arguments_differ"
 """The reason of a call whose arguments the tool would read differently than the policy did."""
 NOT_COMPARABLE = "not_comparable"
-"""The reason of a call with an argument type that cannot be compared with the judged one."""
+"""The reason of a call with an argument whose type cannot be compared with the judged value."""
 NOT_JUDGED = "not_judged"
 """The reason of a call without a policy's verdict, where the worker requires one."""
 SWITCHED_OFF = "a kill switch denies the argument that the tool would receive"
-"""The cause of a worker's denial that is not a fault: an operator set the switch."""
+"""The cause of a denial by a kill switch, which is not a fault: an operator set the switch."""
 
 
 def failure(code: Code, error: str, executed: Executed, **fields: Any) -> Outcome:

@@ -36,7 +36,7 @@ class RatePer(StrEnum):
 class Rate(NamedTuple):
     """At most `most` starts in any sliding window of one `unit`: `s`, `min`, `h` or `day`.
 
-    If the unit is `AT_ONCE`, at most so many simultaneous calls.
+    If the unit is `AT_ONCE`, at most `most` simultaneous calls.
     """
 
     most: int

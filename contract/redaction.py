@@ -19,7 +19,7 @@ LEAST_CHARACTERS = 6
 """Shorter values are not masked: they would match everywhere."""
 _LEAST_LINE, _LINES_AT_MOST = 20, 200
 _TIMES = 4
-"""How many levels of escapes are decoded: three of a tool's own, in the JSON of its result."""
+"""How many levels of escapes are decoded: three that a tool adds, and that of the result's JSON."""
 
 _HEX = "[0-9A-Fa-f]"
 
@@ -50,8 +50,11 @@ _LETTERS = {
 }  # fmt: skip
 
 _active: "list[Redaction]" = []
-"""The redactions of the running calls, for the log. Changed in single steps, without a lock: a tool
-may fork while another thread would hold one."""
+"""The redactions of the running calls, for the log.
+
+They are changed in single steps without a lock, because a tool may fork while another thread holds
+the lock.
+"""
 
 
 class Redaction:

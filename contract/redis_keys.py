@@ -70,7 +70,7 @@ class RedisKeys:
         self.call_prefix = f"{prefix}:call:"
         self.ran_prefix = f"{prefix}:ran:"
         self.unacked = f"{prefix}:unacked"
-        """Celery's unacknowledged messages on Redis; two more keys stand beside it."""
+        """Celery's unacknowledged messages on Redis; two more keys belong to them."""
 
     def queue(self, queue: str, run_in: RunIn) -> str:
         """The Celery queue of tools declared with `queue=` that run in `run_in`."""
@@ -78,7 +78,7 @@ class RedisKeys:
 
     @staticmethod
     def catalog_field(tool: str, digest: str, key_id: str) -> str:
-        """The catalog hash field of one tool's spec as one signer publishes it."""
+        """The field in the catalog hash for one signer's spec of one tool."""
         return f"{tool}\0{digest}\0{key_id}"
 
     def toolset(self, digest: str) -> str:
@@ -159,7 +159,7 @@ class RedisKeys:
 
 
 _IDEMPOTENCY = uuid.UUID("6f0c3a0e-4d0b-5c8e-9a57-2f1d1c6b8e44")
-"""Never change it: the APIs behind tools identify calls by the keys derived from it."""
+"""Never change it: APIs behind tools identify calls by the keys that are derived from it."""
 
 
 def root_of(key: str) -> str:

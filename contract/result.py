@@ -11,8 +11,8 @@ from toolpool.contract.outcome import Code, ErrorType, Executed
 class State(StrEnum):
     """The public states of a call; the last two are final.
 
-    A call is `PENDING` until it is sent (it waits for others of its turn, for room, or for a rate
-    limit), and `WAITING` until a person approves it.
+    A call is `PENDING` until it is sent (it waits for earlier calls of its turn, a free place, or a
+    rate limit), and `WAITING` until a person approves it.
     """
 
     PENDING = "PENDING"

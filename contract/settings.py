@@ -119,7 +119,9 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Keyword arguments come first, then the environment, then files that it names."""
+        """In order of precedence: keyword arguments, the environment, files that the environment
+        names.
+        """
         return init_settings, env_settings, SettingFiles(settings_cls)
 
     redis_url: str | None = Field(
@@ -450,7 +452,8 @@ class Settings(BaseSettings):
     def lease_interval(self) -> float:
         """The seconds between two renewals of a worker's lease.
 
-        A worker without a fresh lease starts no calls; one late renewal must not cause that.
+        A worker without a fresh lease starts no calls, and a single late renewal must not let the
+        lease expire.
         """
         return self.lease_ttl / 4
 
@@ -476,7 +479,7 @@ def _nearest(name: str) -> str | None:
 def mistyped_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """The `TOOLPOOL_*` variables that are not settings, with the setting probably meant.
 
-    Variables that resemble no setting are left out, as are those that Kubernetes sets.
+    Variables that resemble no setting, and those that Kubernetes sets, are left out.
     """
     found = {}
     for variable, value in environ.items():

@@ -11,7 +11,7 @@ from toolpool.contract.schema.annotations import without_annotations
 
 DEFAULT_TIMEOUT = 60.0
 BACKGROUND_TIMEOUT = 86_400.0
-"""Seconds a tool may run from its claim, unless its declaration says otherwise."""
+"""How many seconds after its claim a call may run, unless the tool declares another time."""
 CATALOG_TTL_SECONDS = 604_800
 """How long a published tool outlives the last worker that had it."""
 
@@ -39,17 +39,17 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One tool as workers publish it and dispatchers use it.
 
     `input_schema` is JSON Schema (None accepts any object). `timeout` is in seconds from the claim,
-    `heartbeat` the longest time without a sign of life in seconds, `max_output` in bytes; `retries`
-    counts attempts by the pool beyond the first. An `exclusive` tool is stopped if its worker can
-    no longer be sure that no other worker runs the call. `text_parameter` is the one argument of a
-    free-text tool, `text_format` the grammar of that text. `output_schema` is the JSON Schema of
-    its results. `title`, `strict`, `defer_loading`, `allowed_callers` and `input_examples` are
-    passed to providers that support them. `rate` limits its starts, as `100/min`, counted per
-    `rate_per` (UNSET: the fleet). `concurrency` applies to each dispatcher, or to the fleet if
-    `concurrency_scope` is `fleet`. Equal calls of a `single_flight` tool share a run, and its
-    result is reused for `cache_seconds`. `version` is the author's version of the tool's behaviour:
-    a policy verdict is bound to it. UNSET fields are not encoded, so that a tool without them keeps
-    the digest of older versions.
+    `heartbeat` is the longest time without a sign of life in seconds, `max_output` in bytes;
+    `retries` counts attempts by the pool beyond the first. An `exclusive` tool is stopped if its
+    worker can no longer be sure that no other worker runs the call. `text_parameter` is the one
+    argument of a free-text tool, `text_format` the grammar of that text. `output_schema` is the
+    JSON Schema of its results. `title`, `strict`, `defer_loading`, `allowed_callers` and
+    `input_examples` are passed to providers that support them. `rate` limits its starts, as
+    `100/min`, counted per `rate_per` (UNSET: the fleet). `concurrency` applies to each dispatcher,
+    or to the fleet if `concurrency_scope` is `fleet`. Equal calls of a `single_flight` tool share a
+    run, and its result is reused for `cache_seconds`. `version` is the author's version of the
+    tool's behaviour: a policy verdict is bound to it. UNSET fields are not encoded, so that a tool
+    without them keeps the digest of older versions.
     """
 
     name: str

@@ -37,7 +37,7 @@ Fields = Sequence[tuple[str, str]]
 
 @dataclass(slots=True)
 class ToolFigures:
-    """The counts of one tool: `fields` by path and kind, `models` calls and rejections by name."""
+    """The counts of one tool: `fields` by path and kind; `models`, calls and rejections by name."""
 
     tool: str
     calls: int = 0

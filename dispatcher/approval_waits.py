@@ -1,9 +1,9 @@
-"""Calls that wait for approval: requested once, and sent by any dispatcher that is alive then.
+"""Calls that wait for approval.
 
-Such a call has its record from the start, with the request and the decision, bound to the exact
-arguments. A dispatcher only remembers its own waiters; when a call is approved after its dispatcher
-has gone, another one sends it. `Deadlines.close_unapproved` ends a call that is not approved in
-time.
+Approval is requested once, and any living dispatcher sends the approved call. Such a call has its
+record from the start, with the request and the decision, bound to the exact arguments. A dispatcher
+only remembers its own waiters; when a call is approved after its dispatcher has gone, another one
+sends it. `Deadlines.close_unapproved` ends a call that is not approved in time.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ log = logs.logger("approvals")
 
 _EVERY_SECONDS = 0.5
 _SENT_BACK_SECONDS = 0.5
-"""How long an approved call that came back waits before it is sent again."""
+"""How long an approved call that was not accepted waits before it is sent again, in seconds."""
 _LONGEST_PAUSE_SECONDS = 5.0
 _LEAVING_SECONDS = 2.0
 _POLL_SECONDS = 5.0
@@ -100,7 +100,10 @@ class ApprovalWaits:
         self._in_flight.in_background(self._follow())
 
     async def close(self) -> None:
-        """Cancel the calls that have a waiter here; the others wait on without this dispatcher."""
+        """Cancel the calls that have a waiter here.
+
+        The others keep waiting without this dispatcher.
+        """
         here = [w.pending for w in self._waiting.values() if not w.pending.in_background]
         await self._in_flight.leave(here)
         if self._leaving:
@@ -115,7 +118,7 @@ class ApprovalWaits:
         approval: AskApproval,
         by: str,
     ) -> Pending:
-        """Have a call wait for approval, or join it if it is already open."""
+        """Request approval of a call, or join the call if it is already open."""
         pending, is_new = self._in_flight.hold(call, spec, turn, since)
         if is_new and pending.is_open:
             good = approval.expires or self._settings.approval_expires
@@ -145,8 +148,8 @@ class ApprovalWaits:
     ) -> BackgroundCall | Pending:
         """Take over the call of a handle, if it waits for approval or is approved and unsent.
 
-        For any other call, returns `found` with its signed approval, if any. One that is not wanted
-        is opened only to be cancelled, and is never sent. Raises what the ledger raises.
+        For any other call, returns `found` with its signed approval, if any. A call that is not
+        wanted is opened only to be cancelled, and is never sent. Raises what the ledger raises.
         """
         record = await self._read(found.message.key, attaches=True)
         request = self._request(record)
@@ -195,7 +198,10 @@ class ApprovalWaits:
             await asyncio.sleep(next_pause)  # a record that the server lost is written again
 
     async def _ask(self, pending: Pending, request: ApprovalRequest) -> None:
-        """Write the request, or read its state; take it back if the write is unconfirmed."""
+        """Write the request, or read its state.
+
+        If the write is not confirmed, withdraw the request.
+        """
         body, nonce = self._envelope.encode(request), new_nonce()
         give_up_at = time.monotonic() + self._settings.queue_timeout
         pauses, epoch = growing_pauses(_LONGEST_PAUSE_SECONDS), ""
@@ -261,7 +267,7 @@ class ApprovalWaits:
             self._in_flight.known(pending, found.outcome)
             return
         request = own if own is not None and found.answer == "new" else self._request(found)
-        if request is None:  # not signed with our key: no approval, and its time ends as usual
+        if request is None:  # not signed with our key: no approval, and it expires as usual
             if own is not None:
                 self._waiting[pending.root] = _Wait(pending, own, found.epoch)
             return
@@ -288,7 +294,7 @@ class ApprovalWaits:
             self._in_flight.in_background(self._notifier.asked(request))
 
     def _note_approval(self, pending: Pending, found: ApprovalRecord) -> None:
-        """Note the approval of a call that ran with it: its retries need it, too."""
+        """Record the approval with which a call ran: its retries need it, too."""
         request = self._request(found) if found.approval == "approved" else None
         decision = self._decision(found, request) if request is not None else None
         if request is not None and decision is not None and decision.approved:
@@ -335,11 +341,11 @@ class ApprovalWaits:
             self._in_flight.unapproved(pending)
             return
         if not is_sent and not self._offers(request.message.tool):
-            # it was asked for by its handle: a dispatcher that offers its tool sends it
+            # requested by its handle: a dispatcher that offers its tool sends it
             self._in_flight.in_background(self._decline(pending.root))
             return
         if found is not None and not is_sent and self._may_be_sent_already(found):
-            return  # checked again when that is known
+            return  # checked again when its state is known
         if not is_sent and (pause := self._ended.pause_after_loss(found.epoch if found else epoch)):
             self._in_flight.in_background(self._look(pending, pause))
             return
@@ -389,11 +395,11 @@ class ApprovalWaits:
         self._in_flight.send_held(pending, is_sent=is_sent)
 
     def _may_be_sent_already(self, found: ApprovalRecord) -> bool:
-        """Whether the server may have lost the data about the call having been sent."""
+        """Whether the server may have lost the information that the call was sent."""
         return bool(self._transport.epoch) and found.epoch != self._transport.epoch
 
     def _answered(self, pending: Pending) -> None:
-        """Stop following a waiting call that was answered, and remember its end."""
+        """Stop following a waiting call that was answered, and remember its outcome."""
         wait, outcome = self._waiting.pop(pending.root, None), pending.outcome
         if outcome is not None:
             self._ended.note(pending, outcome)
@@ -428,9 +434,8 @@ class ApprovalWaits:
         if self._transport.epoch:
             await self._ended.restore(self._transport.epoch)
         epoch = self._in_flight.reported_epoch
-        if epoch is not None and epoch != self._confirmed_in:
-            if await self._confirm(epoch):
-                self._confirmed_in = epoch
+        if epoch is not None and epoch != self._confirmed_in and await self._confirm(epoch):
+            self._confirmed_in = epoch
         if time.monotonic() - self._looked_at >= _POLL_SECONDS:
             await self._poll_decisions()
         for key in await self._ledger.approved(now=self._transport.server_time()):
@@ -439,13 +444,15 @@ class ApprovalWaits:
                 await self._go_on_with(key, pending, epoch)
 
     async def _poll_decisions(self) -> None:
-        """Look up decisions not reported to this dispatcher, such as while its lease lapsed."""
+        """Look up decisions that were not reported here, for example while the lease was
+        expired.
+        """
         self._looked_at = time.monotonic()
         waits = list(self._waiting.values())[:_LOOKED_AT_ONCE]
         states = await self._transport.states([wait.pending.root for wait in waits])
         for (pending, *_), state in zip(waits, states, strict=True):
             if (wait := self._waiting.pop(pending.root, None)) is not None:
-                self._waiting[pending.root] = wait  # others are checked before it the next time
+                self._waiting[pending.root] = wait  # next time, other calls are checked first
             if state not in ("waiting", None) and pending.is_open:
                 self._take(pending, await self._read(pending.root), None)
 
@@ -469,9 +476,10 @@ class ApprovalWaits:
             log.warning("approved_call_not_declined: %s", error)
 
     async def _confirm(self, epoch: str) -> bool:
-        """Note that the calls waiting here are unsent; the server may have lost some records.
+        """Tell the server that the calls waiting here are unsent.
 
-        Returns False if this has to be repeated, since records were written again too early.
+        It may have lost some of their records. Returns False if this has to be repeated, since
+        they were written again too early.
         """
         is_done = True
         for key, (pending, request, _) in list(self._waiting.items()):
@@ -509,7 +517,7 @@ class ApprovalWaits:
         return pending
 
     def _hold(self, pending: Pending, good: float) -> None:
-        """Hold a call for `good` seconds, and answer it even if the server is away."""
+        """Hold a call for `good` seconds, and answer it even if the server is unreachable."""
         until = time.monotonic() + good
         pending.await_approval(until=until, queue_timeout=self._settings.queue_timeout)
         pending.on_answered = self._answered
@@ -535,7 +543,7 @@ class ApprovalWaits:
     def _audit_once(
         self, what: str, request: ApprovalRequest, decision: ApprovalDecision | None
     ) -> None:
-        """Audit a decision once, although several dispatchers may learn of it."""
+        """Report a decision to the audit once, although several dispatchers may learn of it."""
         by, reason = (decision.by, decision.reason) if decision is not None else ("", "")
 
         async def notify() -> None:

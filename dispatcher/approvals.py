@@ -69,7 +69,7 @@ class Approvals:
         self._wording = wording_of(services.settings)
 
     async def waiting(self, *, session: str | None = None) -> list[Approval]:
-        """The pending approvals, of one session or of all, the first to expire first."""
+        """The pending approvals of one session, or of all, ordered by expiry."""
         found: list[Approval] = []
         now = self._transport.server_time()
         records = await self._ledger.waiting(_LISTED_AT_MOST, now=now)
@@ -87,12 +87,12 @@ class Approvals:
     async def approve(
         self, id: str, *, by: str, digest: str | None = None, reason: str = ""
     ) -> Approval:
-        """Let a call run, once, with exactly the arguments that it waits with.
+        """Let a call run once, with exactly the arguments in its approval request.
 
-        `by` names the approver: the caller is responsible for authenticating them. `digest` is that
-        of the arguments they saw. Raises KeyError for an unknown id; `ApprovalRefused` if the
-        approval is decided, expired or cancelled, if `by` is not authorized, or if the digest
-        differs; ValueError for a `by` or a `reason` that is not text.
+        `by` names the approver: the caller is responsible for authenticating them. `digest` is the
+        digest of the arguments that the approver saw. Raises KeyError for an unknown id;
+        `ApprovalRefused` if the approval is decided, expired or cancelled, if `by` is not
+        authorized, or if the digest differs; ValueError for a `by` or a `reason` that is not text.
         """
         return await self._decide(id, ApprovalState.APPROVED, by, digest, reason)
 

@@ -1,5 +1,6 @@
-"""Background calls: a handle when the wait budget ends, the result on request later.
+"""Background calls.
 
+When the wait budget of a call ends, it gets a handle; its result is returned later on request.
 Models get three tools for handles; hosts get the same as methods. The final result is never a
 second `tool_result` for the first call's id.
 """
@@ -66,7 +67,10 @@ class NoSuchPage(ValueError):
 
 
 class Background:
-    """The handles of one dispatcher's tenant; any dispatcher adopts the handle of a dead one."""
+    """The handles of one dispatcher's tenant.
+
+    Any dispatcher can adopt a handle of a dead dispatcher.
+    """
 
     def __init__(
         self,
@@ -90,7 +94,10 @@ class Background:
         self._cancelling: set[str] = set()
         """The handles to cancel once the server answers."""
         self._own: dict[str, BackgroundCall] = {}
-        """By handle: the calls handed out here, which the server may lack or lose."""
+        """The calls whose handles were returned here, by handle.
+
+        The server may lack or lose them.
+        """
 
     async def move_to_background(self, pending: Pending, *, asks: bool) -> ToolResult | None:
         """The interim answer of a call that still runs; None if it has ended meanwhile.
@@ -142,16 +149,16 @@ class Background:
         )
 
     async def _keep_outcome(self, pending: Pending, call: BackgroundCall, seconds: float) -> None:
-        """Keep the outcome of a call that had no record yet as long as its handle.
+        """Keep the outcome of a call, which had no record yet, as long as its handle.
 
-        Another dispatcher may write it, without knowing that the call has a handle.
+        Another dispatcher may write the outcome without knowing that the call has a handle.
         """
         while pending.is_open:
             await pending.wait(max(1.0, pending.deadline - time.monotonic()))
         await self._keep(call, seconds)
 
     async def _keep(self, call: BackgroundCall, seconds: float) -> None:
-        """Store a call until the server confirms it."""
+        """Try to store a call until the server confirms it."""
         pauses = growing_pauses(_LONGEST_PAUSE_SECONDS)
         give_up_at = time.monotonic() + seconds
         while time.monotonic() < give_up_at:
@@ -178,7 +185,7 @@ class Background:
             self._own.pop(next(ended, ""), None)
 
     def handed_out(self, handle: str | None) -> str | None:
-        """The record key of the call of a handle given here; None if it was not given here."""
+        """The key of the record of a handle's call; None if the handle was not returned here."""
         call = self._own.get(handle or "")
         return call.message.key if call is not None else None
 
@@ -186,7 +193,9 @@ class Background:
         return self._in_flight.root(call.message.key) is not None
 
     def _is_kept(self, call: BackgroundCall) -> bool:
-        """Whether its result is still kept, by the latest time at which it must have ended."""
+        """Whether the result is still kept, by the latest time at which the call must have
+        ended.
+        """
         kept_until = call.deadline + self._settings.background_result_ttl
         return kept_until > self._transport.server_time()
 
@@ -242,7 +251,7 @@ class Background:
         return None if pending.is_open else await self._results.of(pending)
 
     async def cancel(self, handle: str, session: str | None) -> ToolResult:
-        """Stop a background call; its final result. Raises KeyError as `result` does.
+        """Stop a background call and return its final result. Raises KeyError as `result` does.
 
         The result is `exception.queue_unreachable` if the server did not confirm the cancel: the
         call then goes on.
@@ -325,10 +334,8 @@ class Background:
         self, session: str | None, newest: int | None = None
     ) -> tuple[list[tuple[BackgroundCall, str | None]], int]:
         """Background calls with their record states, the newest last; and how many older ones
-        exist.
-
-        Without a session, only those handed out here: a handle may be used by anyone who has it,
-        but no other is disclosed.
+        exist. Without a session, only calls whose handles were returned here: anyone who has a
+        handle may use it, but other handles are not disclosed.
         """
         transport, older = self._transport, 0
         own = [call for call in self._own.values() if call.session == session]
@@ -387,14 +394,14 @@ class Background:
     async def completed(self, session: str | None) -> AsyncIterator[str]:
         """Yield the handles of a session's background calls as they end, until closed.
 
-        Calls that another dispatcher handed out are adopted, as that dispatcher may be dead.
+        Calls whose handles another dispatcher returned are adopted, as that dispatcher may be dead.
         """
         inbox = self._completed.follow(session)
         try:
             await self._adopt_all(session)
             while handle := await inbox.get():
                 yield handle
-            self._completed.add("", session)  # another may follow the same session
+            self._completed.add("", session)  # another stream may follow the same session
         finally:
             self._completed.unfollow(session)
 
@@ -417,7 +424,7 @@ class Background:
         return answer | {"state": State.FAILED.value, **result.payload()}
 
     async def _cancel(self, found: BackgroundCall, by: str) -> Pending:
-        """Cancel the call; it is still open only if the server did not confirm that."""
+        """Cancel the call. It is still open only if the server did not confirm the cancel."""
         pending = await self._pending(found, is_wanted=False)
         if pending.is_open:
             self._audit(found, by)
@@ -425,7 +432,7 @@ class Background:
         return pending
 
     def _cancel_later(self, handle: str, session: str | None, by: str) -> None:
-        """Cancel the call of a handle once the server answers; `_cancel` then sees to its end."""
+        """Cancel the call of a handle once the server answers; `_cancel` then ensures its end."""
         if handle not in self._cancelling and len(self._cancelling) < _OWN_KEPT:
             self._cancelling.add(handle)
             self._in_flight.in_background(self._cancel_when_found(handle, session, by))

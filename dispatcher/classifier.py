@@ -16,7 +16,7 @@ def is_retryable(code: Code, executed: Executed, spec: ToolSpec | None) -> bool:
     """Whether the same arguments may be sent again. `spec` is None for an unknown tool.
 
     A failure of the pool may be retried if the tool is a read, is idempotent or certainly did not
-    run; a failure of the tool also if its effects are not declared.
+    run. A failure of the tool may also be retried if its effects are not declared.
     """
     match code.error_type:
         case ErrorType.LOGICAL:

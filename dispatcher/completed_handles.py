@@ -9,7 +9,10 @@ _SESSIONS_KEPT = 10_000
 
 
 class CompletedHandles:
-    """Handles of ended calls, by session, until the session's host takes them; bounded."""
+    """Handles of ended calls, by session, until the session's host reads them.
+
+    Their number is limited.
+    """
 
     def __init__(self) -> None:
         self._inboxes: OrderedDict[str | None, asyncio.Queue[str]] = OrderedDict()
@@ -17,12 +20,12 @@ class CompletedHandles:
         self._followers: Counter[str | None] = Counter()
 
     def close(self) -> None:
-        """End every stream, by an empty handle, which each follower leaves for the next."""
+        """End every stream, by an empty handle that each follower puts back for the next."""
         for session in self._followed:
             self.add("", session)
 
     def follow(self, session: str | None) -> "asyncio.Queue[str]":
-        """The queue of the session's handles; if they are not taken, the oldest are dropped."""
+        """The queue of the session's handles; if they are not read, the oldest are dropped."""
         inbox = self._inbox(session)
         self._inboxes.pop(session, None)
         self._followed[session] = inbox
@@ -30,7 +33,7 @@ class CompletedHandles:
         return inbox
 
     def unfollow(self, session: str | None) -> None:
-        """Note that no host takes them for now."""
+        """Record that no host reads them at present."""
         self._followers[session] -= 1
         if self._followers[session]:
             return
@@ -65,5 +68,5 @@ class Notice:
     completed: CompletedHandles
 
     def release(self) -> None:
-        """Note that the call was answered."""
+        """Record that the call was answered."""
         self.completed.add(self.handle, self.session)

@@ -239,7 +239,7 @@ class Dispatcher:
     ) -> int:
         """Cancel this dispatcher's open calls of a session, or one call by its id.
 
-        Ids repeat between sessions, so name both if there is a session. The `dispatch` of each call
+        Ids repeat between sessions, so give both if there is a session. The `dispatch` of each call
         answers `aborted.cancelled`, saying whether the tool had started. Returns how many calls
         ended: a background call whose end the server does not confirm goes on for now. `by` and
         `reason` are for the audit. Raises ValueError if neither session nor call is given.
@@ -268,10 +268,11 @@ class Dispatcher:
         """Switch a tool off for the whole fleet, or only for calls whose `argument` has this
         `value`.
 
-        With `tenant` only for calls of that tenant. No worker starts such a call from now on; calls
-        are answered `aborted.denied` with `reason`, which the model reads. Calls that already run
-        go on. `by` is who did so, for the audit. Raises ValueError if the switch is invalid or the
-        tool's schema never accepts `value`, and `ServerUnavailable` if Redis does not answer.
+        With `tenant` only for calls of that tenant. No worker starts such a call from now on. These
+        calls are answered `aborted.denied` with `reason`, which the model reads. Calls that already
+        run go on. `by` names the operator, for the audit. Raises ValueError if the switch is
+        invalid or the tool's schema never accepts `value`, and `ServerUnavailable` if Redis does
+        not answer.
         """
         self._lifetime.require()
         asked = make_switch(tool, argument, value, reason, set_at=0.0, on=True, tenant=tenant)
@@ -357,8 +358,8 @@ class Dispatcher:
         response's id or `turn`, a repeated call attaches to its record and is never run twice.
         `only` narrows the allow-list, `context` is passed to the tools and is not shown to the
         model, `timeout` (seconds) replaces the tools' own. A call that runs longer than `wait`
-        seconds goes on in the background and answers with a handle. Set `again` if a host that
-        is gone may already have dispatched the turn: a call that may not run twice and has no
+        seconds goes on in the background and answers with a handle. Set `again` if a host that has
+        crashed may already have dispatched the turn: a call that may not run twice and has no
         record is then not run, and is answered `executed: unknown`. Never raises for what a model
         or a tool does; cancelling it cancels its calls. Raises ValueError for an invalid time; for
         a `session` or `turn` that is empty, longer than 256 characters or not Unicode; for an empty
@@ -407,8 +408,8 @@ class Dispatcher:
 
         For a host that restarts after a crash: `messages` is the history as the provider's API
         takes it; the return value is that history with the answers in place. A call that was
-        dispatched in this `session` is looked up and not run twice; one without a record is run
-        only if that is safe, and is else answered `executed: unknown`. The other parameters are
+        dispatched in this `session` is looked up and not run twice. A call without a record is run
+        only if that is safe; otherwise it is answered `executed: unknown`. The other parameters are
         those of `dispatch`. Raises ValueError as `dispatch` does, and for a `format` whose provider
         stores the history itself.
         """
@@ -434,11 +435,14 @@ class Dispatcher:
         """
         self._require(session)
         found = await self._background.result(handle, session, patience(wait))
-        self._lifetime.require()  # it may have been closed meanwhile
+        self._lifetime.require()  # the dispatcher may have been closed meanwhile
         return found
 
     async def task_cancel(self, handle: str, *, session: str | None = None) -> ToolResult:
-        """Stop a background call; its final result. Raises KeyError as `task_result` does."""
+        """Stop a background call and return its final result.
+
+        Raises KeyError as `task_result` does.
+        """
         self._require(session)
         return await self._background.cancel(handle, session)
 

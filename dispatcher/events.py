@@ -75,9 +75,9 @@ def events_of_error(executed: Executed) -> int:
 
 
 def events_of(note: Note, last: Position, source: str, *, after: Position) -> Iterator[Event]:
-    """The events of a note that come after a place.
+    """The events of a note that come after a position.
 
-    `last` is the place of the note's last event. Unknown parts of a note of a later version are
+    `last` is the position of the note's last event. Unknown parts of a note of a later version are
     left out.
     """
     if last <= after:
@@ -132,7 +132,10 @@ def _without_start(note: Note, events: int) -> Iterable[_EventFields]:
 
 
 def _error_events(note: Note, detail: dict[str, Any], events: int) -> Iterator[_EventFields]:
-    """The events of a failed call. The state is FAILED; `detail` marks a cancelled one."""
+    """The events of a failed call.
+
+    Their state is FAILED; `detail` says whether the call was cancelled.
+    """
     try:
         code, executed = Code(str(detail.get("code"))), Executed(str(detail.get("executed")))
     except ValueError:  # from a later version
@@ -158,7 +161,7 @@ def _error_events(note: Note, detail: dict[str, Any], events: int) -> Iterator[_
 
 
 def gap(after: Position, until: Position, at: int, why: str, missing: int | None) -> Event:
-    """The event for missed events between two places; `missing` is None if unknown."""
+    """The event for missed events between two positions; `missing` is their number, if known."""
     detail = {"missing": missing, "why": why, "after": after.bookmark, "until": until.bookmark}
     return Event(bookmark=until.bookmark, kind="gap", at=at, detail=detail)
 
@@ -199,4 +202,4 @@ _MESSAGES = {
     Code.CIRCUIT_OPEN: "its tool keeps failing, and is left alone for a while",
     Code.INTERNAL: "the pool itself failed",
 }
-"""The message of each code, which contains nothing of the call."""
+"""The message of each code. It contains no data of the call."""

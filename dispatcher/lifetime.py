@@ -9,7 +9,7 @@ from collections.abc import Callable
 from enum import Enum
 
 _forks = 0
-"""How often this process was forked from one that had imported this module."""
+"""How many forks lie between this process and the one that imported this module."""
 
 ENTER = "use it inside `async with Dispatcher.connect(…) as dispatcher:`"
 MAKE_ANOTHER = "make another, and use that"
@@ -34,7 +34,7 @@ class _Stage(Enum):
 
 
 class Lifetime:
-    """The lifetime of one dispatcher. Use at the wrong time or place raises at once.
+    """The lifetime of one dispatcher. Using it at the wrong time or place raises at once.
 
     Counting forks instead of comparing process ids keeps the check free of system calls.
     """

@@ -76,8 +76,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The end of a call: `code` is None if it succeeded; `seconds` count from its acceptance.
 
     `at` is Unix time; observers may be notified a little later. `run_seconds` is how long its tool
-    ran, as its worker reports; `queued_seconds` are those from its acceptance until its message was
-    in the queue; 0 if it never was. `is_first`: no other dispatcher reports this end, from an
+    ran, as its worker reports; `queued_seconds` is the time from its acceptance until its message
+    was in the queue; 0 if it never was. `is_first`: no other dispatcher reports this end, from an
     earlier request for the same call. `kinds` are the kinds of problems that a worker found with
     its arguments. `is_reported`: the set-up of its worker is at fault, and the worker has notified
     its own observers. `shared`: the result is that of an equal call's run, which it `joined`, or
@@ -152,7 +152,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class HookFailure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A hook, policy rule or webhook that failed, and the call it was called for.
+    """A hook, policy rule or webhook that failed, and the call that it was called for.
 
     `hook` is the hook's name in `Hooks`, or `rule`, or `webhook`. `why` is the class of an
     exception, a timeout, or the fault of the answer; it contains no value. `faults` are the
@@ -172,8 +172,8 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
     `lag` is how many seconds late the loop was. `waiting` calls were accepted and wait for a
     worker; `oldest_waiting` is the age in seconds of the oldest of them that no limit of its tool
     or session holds back. `waiting_approvals` calls wait for a person, the oldest for
-    `oldest_approval` seconds. `in_flight` calls have no answer yet. `dropped` counts the moments
-    that observers were too slow for.
+    `oldest_approval` seconds. `in_flight` calls have no answer yet. `dropped` counts the
+    notifications that were dropped because observers were too slow.
     """
 
     lag: float
@@ -199,7 +199,7 @@ class Tracing(BaseObserver):
 class Observer(Tracing):
     """The base class for observers: each method is a moment.
 
-    A method that is not overridden is free.
+    A method that is not overridden costs nothing.
     """
 
     def accepted(self, call: CallFacts) -> None:
@@ -236,7 +236,7 @@ class Observer(Tracing):
         """It has its result."""
 
     def failed(self, call: CallFacts, ended: Ended) -> None:
-        """It has its result, and has failed: for observers to which a success says nothing."""
+        """It has its result, and has failed. For observers that do not need successes."""
 
     def late(self, key: str, worker: str) -> None:
         """A worker's outcome arrived for a call that had been answered before."""

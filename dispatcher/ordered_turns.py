@@ -33,10 +33,13 @@ Judged = Mapping[int, Judgement]
 """The policy's judgement of each call that it was asked about, by index."""
 
 _ENDED_BY_A_CANCEL = (Code.CANCELLED, Code.QUEUE_UNREACHABLE, Code.WORKER_LOST)
-"""The codes of a cancelled call: the last two where its end is unconfirmed."""
+"""The codes of a cancelled call. The last two mean that its end is unconfirmed."""
 
 Answered = tuple[ToolResult, bool]
-"""A result, and whether it is new: the call did not have it before it was dispatched again."""
+"""A result, and whether it is new.
+
+It is not new if the call had it before it was dispatched again.
+"""
 
 
 def stages(
@@ -71,13 +74,13 @@ class Turn(msgspec.Struct, eq=False):
     refusal: Outcome | None = None
     """Why none of its calls may be sent."""
     first_answered: int | None = None
-    """The index of the first call that the host has the answer of; None if it has none."""
+    """The index of the first call whose answer the host has; None if it has none."""
     passed: set[int] = msgspec.field(default_factory=set)
     """The indexes of calls that were rejected or sent."""
     accepted: dict[int, Accepted] = msgspec.field(default_factory=dict)
     """The valid calls, by index."""
     cancelled: dict[int, Pending | None] = msgspec.field(default_factory=dict)
-    """Calls that were cancelled before they were sent, by index, with what answers them."""
+    """Calls that were cancelled before they were sent, by index, with the call that answers."""
     answered: Sequence[Pending] = ()
     """The calls of the last stage."""
     rejected: dict[int, ToolResult] = msgspec.field(default_factory=dict)
@@ -86,7 +89,7 @@ class Turn(msgspec.Struct, eq=False):
     """The accepted calls that were sent or answered, by index."""
 
     def unsent(self, call_id: str | None = None) -> dict[int, ToolCall]:
-        """The calls that were not sent yet, all or those of an id, by index."""
+        """The calls that were not sent yet, by index; with an id, only calls with this id."""
         return {
             call.index: call
             for call in self.calls
@@ -132,7 +135,7 @@ class OrderedTurns:
         if len(accepted) != 1:
             groups = stages(accepted, lambda item: item[1].spec.effects, strict=is_strict)
         if turn.refusal is not None:
-            groups = groups and [list(accepted)]  # none is sent, so none waits for another
+            groups = groups and [list(accepted)]  # no call is sent, so none waits for another
         if len(groups) != 1 or turn.cancelled or turn.refusal is not None:
             return self._run_in_order(turn, groups, since, judged)
         self.running.discard(turn)  # no call waits for another, and all can be cancelled
@@ -149,7 +152,7 @@ class OrderedTurns:
         return self._await(accepted, pendings, turn.options, since)
 
     async def cancel_all(self, session: str | None, call_id: str | None) -> int:
-        """Cancel open calls and those that wait in their turn; return how many ended."""
+        """Cancel open calls and calls that wait in their turn; return how many ended."""
         calls = [
             pending
             for pending in self._in_flight.all_open()
@@ -190,7 +193,7 @@ class OrderedTurns:
     def close(self) -> None:
         """Send no call that waits for others of its turn, or for a policy.
 
-        Other dispatchers that were asked for it go on.
+        Other dispatchers that also dispatched these calls go on.
         """
         self._is_closed = True
         for turn in self.running:
@@ -200,7 +203,8 @@ class OrderedTurns:
     async def _cancelled_ahead(self, turn: Turn, index: int) -> Outcome | None:
         """Cancel one unsent call; its outcome, None if that is not confirmed yet.
 
-        A call that is not accepted yet has no record. It is cancelled when the turn reaches it.
+        A call that is not accepted yet has no record. Such a call is cancelled when the turn
+        reaches it.
         """
         await self._cancel_ahead(turn, [index])
         pending = turn.cancelled.get(index)
@@ -209,7 +213,7 @@ class OrderedTurns:
         return not_queued(Code.CANCELLED) if index in turn.accepted else None
 
     async def _cancel_ahead(self, turn: Turn, indexes: Sequence[int]) -> None:
-        """Cancel unsent calls for every dispatcher: another may have been asked for them, too."""
+        """Cancel unsent calls for every dispatcher, since others may have dispatched them too."""
         for index in indexes:
             turn.cancelled.setdefault(index, None)
         self._release(turn)
@@ -328,7 +332,7 @@ class OrderedTurns:
             has_budget = options.wait is not None
             for (call, _), pending in zip(group, pendings, strict=True):
                 if pending.call is not call or pending.spec.background or pending.approval:
-                    has_budget = True  # it may be answered before it ends
+                    has_budget = True  # the call may be answered before it ends
             while True:
                 if has_budget:
                     early |= await self._answer_early(group, pendings, options, since, early)
@@ -361,7 +365,7 @@ class OrderedTurns:
         since: float,
         told: Mapping[str, ToolResult],
     ) -> dict[str, ToolResult]:
-        """Interim results, by root, of calls that still run and have none in `told`.
+        """Interim results, by root, of calls that still run and have no result in `told`.
 
         These are calls that outlive their wait budget, and joined calls with a later deadline.
         """
@@ -369,7 +373,7 @@ class OrderedTurns:
         for (call, offer), pending in zip(group, pendings, strict=True):
             if not pending.queue or pending.root in told:
                 continue
-            has_joined = pending.call is not call  # it was open before this turn
+            has_joined = pending.call is not call  # the call was open before this turn
             wait = options.wait
             if wait is None and (pending.spec.background or pending.approval):
                 wait = self._settings.background_wait

@@ -1,4 +1,4 @@
-"""Outcomes that a dispatcher concludes itself: the reasons in them, and who gets which."""
+"""Outcomes that a dispatcher concludes itself, and the reasons in them."""
 
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.rates import Rate
@@ -6,7 +6,7 @@ from toolpool.contract.rates import Rate
 OVER_RATE = "over_rate"
 """The prefix of a limit's kind and rate: the reason of a call over its rate."""
 SERVER_FULL = "server_full"
-"""The reason of a call that the server had no memory for."""
+"""The reason of a call for which the server had no memory."""
 NOBODY_APPROVED = "nobody_approved"
 """The reason of a call that was not approved in time."""
 CHANGED_SINCE = "changed_since"
@@ -47,5 +47,5 @@ def left_to_others(*, started: bool) -> Outcome:
 
 
 def unreachable(executed: Executed, *, is_full: bool) -> Outcome:
-    """The outcome of a call that the server did not take; `is_full`: for lack of memory."""
+    """The outcome of a call that the server did not accept; `is_full`: for lack of memory."""
     return failure(Code.QUEUE_UNREACHABLE, SERVER_FULL if is_full else "", executed)

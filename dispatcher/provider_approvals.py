@@ -51,17 +51,18 @@ log = logs.logger("approvals")
 _EVERY_SECONDS = 0.25
 _END_SECONDS = 5.0
 _LEAVING_SECONDS = 2.0
-"""How long to try to end the record, and how long after the decision a call may be answered."""
+"""How long to try to end the record, and to answer a call after its decision, in seconds."""
 _UNDECIDED = (ApprovalState.EXPIRED, ApprovalState.CANCELLED)
 _USED = Outcome(ok=True, executed=Executed.NO)
-"""The end of a record whose grant was used."""
+"""The outcome of a record whose grant was used."""
 _NOT_APPROVED = failure(Code.DENIED, outcomes.NOBODY_APPROVED, Executed.NO)
 
 
 class _Answer(NamedTuple):
-    """The answer by the record, and how it is audited. It is yes if there is no `refusal`.
+    """The answer according to the record, and how it is audited.
 
-    `may_have_run`: the request was granted elsewhere, or still may be.
+    The answer is yes if there is no `refusal`. `may_have_run`: the request was granted elsewhere,
+    or still may be.
     """
 
     refusal: str | None
@@ -93,7 +94,7 @@ class ProviderApprovals:
         self._notifier = notifier
         self._available = available
         self._waiting: dict[asyncio.Task[Any], UnsentCall] = {}
-        """One entry per asking task: several may ask for the same."""
+        """One entry per task that waits. Several tasks may wait for the same request."""
         self._closing = asyncio.Event()
 
     async def decide(
@@ -101,8 +102,8 @@ class ProviderApprovals:
     ) -> Mapping[int, ToolResult]:
         """The answers to a provider's requests, by index.
 
-        Without a policy, requests that are rejected as flawed are missing.
-        A person has as long as the host waits; after that the answer is no.
+        Without a policy, the answers omit requests that are rejected as flawed. A person can decide
+        for as long as the host waits; after that, the answer is no.
         """
         cap = self._settings.calls_per_turn
         asked = [call for call in calls if call.flaw is NO_APPROVER and call.index < cap]
@@ -183,7 +184,10 @@ class ProviderApprovals:
         return self._key_of(call, options)
 
     def _key_of(self, call: ToolCall, options: TurnOptions) -> str:
-        """The key of a request; the turn, which `resume` may not know, is needed for few."""
+        """The key of a request.
+
+        Few requests need the turn, which `resume` may not know, in their key.
+        """
         if is_unique(call.id):
             call = msgspec.structs.replace(call, has_own_key=True)
         return pending_factory.key_of(call, options, self._settings.tenant)
@@ -198,7 +202,7 @@ class ProviderApprovals:
         return state is not None
 
     def _recorded(self, key: str, outcome: bytes) -> Outcome | None:
-        """The outcome in a record; None if it is not signed for it."""
+        """The outcome in a record; None if its signature is not valid for this record."""
         try:
             settled = self._envelope.decode_settled(key, outcome)
         except MessageRejected as error:
@@ -207,7 +211,7 @@ class ProviderApprovals:
         return settled.outcome if settled is not None else None
 
     def _as_recorded(self, outcome: Outcome | None) -> _Answer:
-        """The answer to a request that was not granted elsewhere, or that needs a person here."""
+        """The answer to a request that was not granted elsewhere, or that a person decides here."""
         words = self._wording.words
         if outcome is None:
             return _Answer(words.policy_failed)
@@ -230,7 +234,7 @@ class ProviderApprovals:
         return self._no(call, answer.refusal, may_have_run=answer.may_have_run)
 
     async def _refusal_now(self, call: ToolCall, options: TurnOptions) -> str | None:
-        """As `_refusal`, by the newest kill switches: no worker will check them."""
+        """Like `_refusal`, with the newest kill switches, because no worker will check them."""
         try:
             await self._available.follow_switches()
         except ServerError as error:
@@ -308,7 +312,10 @@ class ProviderApprovals:
         return cancelled if is_ended else None
 
     async def _end(self, request: ApprovalRequest, end: CloseReason, outcome: Outcome) -> bool:
-        """End a record; return False if it has ended otherwise, or could not be reached."""
+        """End a record.
+
+        Returns False if it has ended with another outcome, or could not be reached.
+        """
         found = await self._close(request.id, end, outcome)
         recorded = self._recorded(request.id, found.outcome) if found and found.outcome else None
         return recorded == outcome
@@ -336,7 +343,7 @@ class ProviderApprovals:
         return answers[0]
 
     async def _answer(self, call: ToolCall, options: TurnOptions, found: ApprovalRecord) -> _Answer:
-        """The answer by the record, if it is signed with our key for this call."""
+        """The answer according to the record, if it is signed with our key for this call."""
         words = self._wording.words
         if found.state == "waiting":
             return _Answer(words.reasons[outcomes.NOBODY_APPROVED], "expired")

@@ -1,4 +1,4 @@
-"""Results for callers: classified, then passed through the host's policy."""
+"""Makes the results for callers. Outcomes are classified, then passed through the host's policy."""
 
 import time
 from collections.abc import Callable
@@ -22,7 +22,7 @@ log = logs.logger("results")
 class OwnEnd(NamedTuple):
     """The end of a call for one caller, who stops waiting while the call goes on for others.
 
-    It waited since `since`, on the monotonic clock; `timeout` is its own.
+    The caller has waited since `since`, on the monotonic clock; `timeout` is this caller's timeout.
     """
 
     outcome: Outcome
@@ -121,7 +121,10 @@ class Results:
         return await self.policy.shown(result, call)
 
     def at_once(self, pending: Pending) -> ToolResult:
-        """The result if hooks cannot be called: without the policy's approval it is withheld."""
+        """The result if hooks cannot be called any more.
+
+        If there is a result policy, the result is withheld.
+        """
         result = self.result_of(pending)
         return result if self.policy is None else self.policy.withheld(result)
 

@@ -1,7 +1,7 @@
-"""Resumes conversations after their host died, by notes of the turns that were dispatched.
+"""Resumes conversations after their host died, with notes of the turns that were dispatched.
 
 A call is looked up by its turn, usually the response's id, which is not in the history that a host
-keeps. So the turn is noted under data that the history has: the session and the calls.
+keeps. So the turn is stored in a note under data that the history has: the session and the calls.
 `turn_matching` assigns notes to responses. A missing note only costs certainty: its calls are
 treated as ones that may have run.
 """
@@ -43,7 +43,7 @@ _LOOK_UP_SECONDS = 5.0
 _ONE_LOOK_SECONDS = 1.0
 _CLOSE_SECONDS = 1.0
 _WRITE_AGAIN_SECONDS = 0.2
-"""Shorter than the retry delay of calls, which the server was away for as well."""
+"""Shorter than the retry delay of calls, which also had to wait for the server."""
 _JOINED_AT_MOST = 16
 _NAME_LENGTH = 20
 """The length of a digest in the notes: every character is stored for every response."""
@@ -57,7 +57,7 @@ class _Part:
     calls: Sequence[ToolCall]
     found: Sequence[PlacedAnswer | None] = ()
     first_open: int = 0
-    """The number of its first call without an answer, among those of the whole history."""
+    """The index of its first call without an answer, counted over the whole history."""
 
     def open(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
         """The calls that have no answer."""
@@ -73,11 +73,14 @@ class _Part:
 
 
 _Turn = list[_Part]
-"""One response as dispatched: one part, or several with answers between."""
+"""One response as it was dispatched.
+
+In the history it is one part, or several parts with answers between them.
+"""
 
 
 class Resume:
-    """Notes turns in batches, and completes histories."""
+    """Stores notes of turns in batches, and completes histories."""
 
     def __init__(
         self,
@@ -95,16 +98,16 @@ class Resume:
         self._notes: list[TurnNote] = []
         self._writing: list[TurnNote] = []
         self._holes: set[str] = set()
-        """Sessions that have a dropped note."""
+        """Sessions for which a note was dropped."""
         self._sending: asyncio.Task[None] | None = None
         self.is_behind = False
-        """Whether a write failed and notes wait for the next."""
+        """Whether a write failed and its notes wait for the next write."""
         self._caught_up = asyncio.Event()
 
     def note(self, response: Any, found: Response, options: TurnOptions) -> TurnNote | None:
-        """Note the turn of a response's calls, without delaying them.
+        """Store a note of a response's turn, without delaying the calls.
 
-        Returns what `mark_answered` takes; None if that makes no difference.
+        Returns the argument for `mark_answered`; None if it need not be called.
         """
         history = FORMATS[found.format].HISTORY
         if options.session is None or options.id is None or history is None:
@@ -127,7 +130,10 @@ class Resume:
         return None if are_distinct else note
 
     def mark_answered(self, note: TurnNote) -> None:
-        """Note that the host has the answers of a turn, which rules it out among equal calls."""
+        """Store a note that the host has the answers of a turn.
+
+        Equal calls then cannot belong to it.
+        """
         self._remember(TurnNote(note.session, note.turn, is_answered=True))
 
     def _remember(self, note: TurnNote) -> None:
@@ -151,7 +157,10 @@ class Resume:
             self._sending = None
 
     async def _write(self, at: float) -> None:
-        """Write all notes until the server confirms them; the same `at` makes that idempotent."""
+        """Write all notes until the server confirms them.
+
+        The same `at` makes repeated writes idempotent.
+        """
         while True:
             self._writing += self._notes
             self._writing += (TurnNote(session, "") for session in self._holes)
@@ -169,14 +178,14 @@ class Resume:
                 await asyncio.sleep(_WRITE_AGAIN_SECONDS)
 
     async def catch_up(self, session_key: str) -> None:
-        """Wait a while until a session's notes are written, before it has other calls."""
+        """Wait briefly until a session's notes are written, before its next calls are sent."""
         if self._unwritten(session_key[:_NAME_LENGTH]):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_UP_SECONDS):
                     await self._caught_up.wait()
 
     async def close(self) -> None:
-        """Write the remaining notes, without waiting for an absent server."""
+        """Write the remaining notes, without waiting for a server that is unreachable."""
         if not self.is_behind:
             await self._flush(_CLOSE_SECONDS)
 
@@ -219,7 +228,7 @@ class Resume:
         waiting = Turn(
             [msgspec.structs.replace(c, index=i) for i, c in enumerate(missing)], options
         )
-        self._turns.running.add(waiting)  # one response is completed after the other
+        self._turns.running.add(waiting)  # responses are completed one after the other
         try:
             await self._complete_all(edit, history, name, parts, plain, waiting)
         finally:
@@ -278,7 +287,7 @@ class Resume:
         return parts
 
     async def _noted(self, name: str, waiting: Turn) -> list[TurnNote] | None:
-        """The notes of a session; None if the server does not answer for a call's queue wait."""
+        """The notes of a session; None if the server does not answer within a call's queue wait."""
         give_up_at = time.monotonic() + self._settings.queue_timeout
         await self._flush(_LOOK_UP_SECONDS)  # its own notes first
         error: Exception = TimeoutError()
@@ -381,7 +390,7 @@ def _name(calls: Iterable[ToolCall], history: History) -> tuple[str, bool]:
             said.append([call.mark, id, call.name, call.arguments, call.text, flaw])
     try:
         return encoding.stored_digest(said)[:_NAME_LENGTH], are_distinct
-    except (TypeError, ValueError, RecursionError):  # a host's own objects: nothing repeats them
+    except (TypeError, ValueError, RecursionError):  # a host's own objects, which have no digest
         return new_nonce(), are_distinct
 
 
@@ -407,7 +416,7 @@ def _joined(parts: Sequence[_Part], history: History, notes: Notes) -> list[_Tur
 
 
 def _length(parts: Sequence[_Part], at: int, history: History, notes: Notes) -> int:
-    """How many parts from here on were one response; at least this one."""
+    """How many parts, from this one on, were one response; at least 1."""
     most = 1
     while most < _JOINED_AT_MOST and at + most < len(parts) and parts[at + most].past.joins:
         most += 1
@@ -429,7 +438,7 @@ def _unknown(
     """A turn for each response without a note, by its position.
 
     Nothing was dispatched under these turns, and every resume of the same history derives the same
-    ones. Equal calls are distinguished by all that precedes them.
+    turns. Equal calls are distinguished by everything that precedes them.
     """
     names: dict[tuple[int, ...], str] = {}
     before, hashed = hashlib.blake2b(digest_size=16), 0
@@ -467,11 +476,11 @@ def _name_calls(edit: Edit, part: _Part, calls: Sequence[ToolCall], format: str)
 
 
 def _plain(message: Any) -> dict[str, Any]:
-    """A message as data; one of an unknown kind has no calls."""
+    """A message as data. A message of an unknown kind has no calls."""
     if isinstance(message, (str, bytes)):
         return {}
     try:
         plain = sendable(message)
-    except RecursionError:  # nested deeper than any call may be
+    except RecursionError:  # nested deeper than any call is allowed to be
         return {}
     return plain if isinstance(plain, dict) else {}

@@ -16,7 +16,7 @@ from toolpool.dispatcher.transports.base import TurnNote
 
 
 class ResponseName(NamedTuple):
-    """A response in a history: the name of its calls, and whether that is unique."""
+    """A response in a history: the name of its calls, and whether that name is unique."""
 
     name: str
     is_distinct: bool
@@ -39,7 +39,7 @@ class Notes:
             if note.is_answered:
                 answered.add(note.turn)
             elif note.turn:
-                answered.discard(note.turn)  # it was dispatched again
+                answered.discard(note.turn)  # the turn was dispatched again
                 noted[note.turn] = _Noted(note, order)
         self._answered = answered
         self._in_order = sorted(noted.values(), key=lambda each: each.order)
@@ -51,9 +51,9 @@ class Notes:
         return name in self._by_name
 
     def stop_of_equals(self, named: ResponseName, history: Sequence[ResponseName]) -> str | None:
-        """Why the calls of a response were not all run, the same for all equal responses.
+        """The stop reason of responses whose calls were not all run, if equal responses share one.
 
-        None if some were, or if the history has an equal response without a note.
+        None if all calls of one were run, or if the history has an equal response without a note.
         """
         noted = self._by_name.get(named.name, [])
         stops = {each.note.stop for each in noted}
@@ -84,7 +84,7 @@ class Notes:
         return found
 
     def _is_newest(self, noted: _Noted, later: Sequence[ResponseName]) -> bool:
-        """Whether everything dispatched after it also follows it."""
+        """Whether every turn dispatched after this one also follows it in the history."""
         names = {named.name for named in later}
         after = (each.note.name for each in self._in_order if each.order > noted.order)
         return all(name in names for name in after)

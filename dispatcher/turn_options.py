@@ -20,7 +20,7 @@ _LONGEST_SECONDS = 100 * 365 * 86_400
 class TurnOptions(msgspec.Struct, frozen=True, gc=False):
     """The options that the calls of one dispatch share.
 
-    Queues are fair between flows: sessions, or turns without one.
+    Queues are fair between flows. A flow is a session, or a turn without one.
     """
 
     id: str | None

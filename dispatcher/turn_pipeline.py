@@ -1,4 +1,4 @@
-"""From the calls of one response to their results: judged, deduplicated, run, counted."""
+"""Gets the results of one response's calls: they are judged, deduplicated, run and counted."""
 
 import asyncio
 import time
@@ -102,7 +102,7 @@ class TurnPipeline:
 
         The first calls' deadlines count from `since`, on the monotonic clock. `cancelled` are the
         indexes of calls that were cancelled before; `refusal` is why no call may be sent.
-        `first_answered`: the index of the first call of the turn that the host has the answer of.
+        `first_answered`: the index of the turn's first call whose answer the host has.
         """
         turn = Turn(found.calls, options, refusal, first_answered)
         if cancelled:
@@ -164,7 +164,7 @@ class TurnPipeline:
                 result, is_new_outcome = rejected.get(call.index), call.index not in repeated
                 if result is None:
                     result, is_new_outcome = answered[call.index]
-                if call.origin is not None:  # another dispatch of the call may have had none
+                if call.origin is not None:  # another dispatch may have had no origin
                     result = msgspec.structs.replace(result, origin=call.origin)
                 results.append(result)
                 news.append(result if is_new_outcome else None)
@@ -195,7 +195,7 @@ class TurnPipeline:
                 turn.rejected[call.index] = answer
                 continue
             verdict = answer or self._acceptance.judge(call, turn.options.only, format)
-            assert isinstance(verdict, ToolResult)  # it is flawed
+            assert isinstance(verdict, ToolResult)  # the call is flawed
             self._reject(call, verdict, turn, format)
 
     async def _judge(self, accepted: list[Accepted], turn: Turn) -> dict[int, Judgement]:
@@ -215,7 +215,7 @@ class TurnPipeline:
             answered[index] = result, is_new
 
     async def _looping(self, found: Response, options: TurnOptions) -> dict[int, FailureHistory]:
-        """The calls that the loop guard refuses, by index, with their history."""
+        """The calls that the loop guard refuses, by index, with their failure history."""
         looping = await self._loops.look(found.calls, options.session_key)
         if looping and options.session is not None:
             looping = await self._without_known(looping, found, options)
@@ -225,7 +225,7 @@ class TurnPipeline:
     async def _without_known(
         self, looping: dict[int, FailureHistory], found: Response, options: TurnOptions
     ) -> dict[int, FailureHistory]:
-        """The looping calls without those dispatched before, which have their own results."""
+        """The looping calls, except those dispatched before, which have their own results."""
         if not options.is_named:
             return looping
         judge, only = self._acceptance.judge, options.only
@@ -238,9 +238,9 @@ class TurnPipeline:
     async def _record_rejections(self, found: Response, turn: Turn) -> set[int]:
         """Record rejections; returns the indexes of calls that were dispatched before.
 
-        The rejection of such a call is corrected: it may have run, for example under an earlier
-        release of its tool, or where other tools were allowed. A call that is too large has no
-        arguments to be found by.
+        The rejection of such a call is corrected, because the call may have run, for example under
+        an earlier release of its tool, or where other tools were allowed. A call that is too large
+        has no arguments by which it could be found.
         """
         options, rejected = turn.options, turn.rejected
         if not options.is_named:

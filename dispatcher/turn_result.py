@@ -15,8 +15,8 @@ class TurnResult(Sequence[ToolResult]):
     """A sequence of `ToolResult`.
 
     `format` is the provider's; `error` is set, and the sequence empty, if the response could not be
-    read. `stop` is the provider's stop reason if the calls of such a response are not run: cut off,
-    refused, or to be continued.
+    read. `stop` is the provider's stop reason if the response's calls are not run because it was
+    cut off, was refused or is to be continued.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class TurnResult(Sequence[ToolResult]):
     def assistant(self) -> list[Any]:
         """The response as it goes back into the conversation, before `messages()`.
 
-        In the provider's own form: content that its API does not take back is removed, calls
-        without an id get the one that their answers name, and content that the API requires
+        It is in the provider's own form: content that its API does not accept back is removed,
+        calls without an id get the id that their answers name, and content that the API requires
         unchanged (thoughts with signatures, callers, reasoning) is kept. Empty if the response is
         empty.
         """
@@ -113,5 +113,5 @@ def _choice_of(result: ToolResult) -> int:
 
 
 def _is_made_up(result: ToolResult) -> bool:
-    """Whether the id is made up, because the provider sent none and its form needs one."""
+    """Whether the id was generated, because the provider sent none and its form needs one."""
     return not result.id_given and "function" not in (result.origin or {})

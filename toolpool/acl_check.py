@@ -89,7 +89,7 @@ _BY_CLIENTS = (
 """Commands that clients send themselves: not tried, since a connection depends on them."""
 
 COMMANDS = sorted({*(c[0] for c in (*_ON_ANY_KEY, *_WITHOUT_A_KEY)), *_BY_CLIENTS})
-"""Every command that the server's user needs, a subcommand as `SCRIPT|LOAD`."""
+"""Every command that the server's user needs; a subcommand is written as `SCRIPT|LOAD`."""
 
 
 def key_patterns(prefix: str) -> list[str]:
@@ -111,7 +111,7 @@ def rule_for(refused: Sequence[str], prefix: str) -> str:
 def missing(client: Any, settings: Settings) -> list[str]:
     """The commands, each with key names, that the server's user may not use.
 
-    Writes to keys of its own, and deletes them. Raises what the client raises for any other fault.
+    Writes to its own keys, and deletes them. Raises what the client raises for any other fault.
     """
     from redis.exceptions import NoPermissionError, ResponseError
 

@@ -1,4 +1,4 @@
-"""Reads queue lengths from the broker itself, of any kind."""
+"""Reads queue lengths from the broker itself, whatever its kind."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from toolpool.fleet_reader import answering
 
 
 def depths(settings: Settings, queues: Sequence[str]) -> Mapping[str, int]:
-    """How many messages wait in each queue; a message carries a batch of calls.
+    """How many messages wait in each queue. A message carries a batch of calls.
 
     Raises `BrokerUnreachable`.
     """
@@ -27,7 +27,10 @@ def depths(settings: Settings, queues: Sequence[str]) -> Mapping[str, int]:
 
 @contextmanager
 def broker(settings: Settings) -> Iterator[Any]:
-    """A kombu connection to a separate broker. Raises `BrokerUnreachable`, also in the block."""
+    """A kombu connection to a separate broker, for a `with` block.
+
+    Raises `BrokerUnreachable`, also for failures inside the block.
+    """
     from kombu import Connection
 
     url = settings.broker_url or ""
@@ -41,7 +44,7 @@ def broker(settings: Settings) -> Iterator[Any]:
 
 def _depth(connection: Any, queue: str) -> int:
     """The messages in one queue; 0 if it is not declared yet."""
-    with connection.channel() as channel:  # a refusal may close it
+    with connection.channel() as channel:  # a refusal may close the channel
         try:
             return int(channel.queue_declare(queue, passive=True).message_count)
         except connection.channel_errors:

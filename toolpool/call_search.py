@@ -53,7 +53,7 @@ def ask(
 ) -> Answers:
     """Ask dispatchers for the open calls with this id, record key or session.
 
-    `cancel`: each dispatcher ends its calls before it answers. Raises `BrokerUnreachable`.
+    With `cancel`, each dispatcher ends its calls before it answers. Raises `BrokerUnreachable`.
     """
     names, envelope = RedisKeys(settings.key_prefix), Envelope(keyring(settings))
     patience = _CANCEL_SECONDS if cancel else _ANSWER_SECONDS
@@ -81,7 +81,7 @@ def ask(
                     with suppress(MessageRejected, KeyError):
                         answer = envelope.decode(Answer, fields[b"b"])
                         if answer.question != question.id:
-                            continue  # a copy of an old one
+                            continue  # a copy of an old answer
                         report = missing.pop(answer.dispatcher)
                         calls = [(report, status) for status in answer.calls]
                         found = Answers([*found.calls, *calls], more=found.more + answer.more)
@@ -106,12 +106,12 @@ class Finder:
         self.more = 0
 
     def handed_over(self, handle: str) -> BackgroundCall | None:
-        """The call of a handle of this tenant; None if it is unknown or expired."""
+        """The call behind a handle of this tenant; None if the handle is unknown or expired."""
         with answering(self._settings) as client:
             return self._read(handle, client.get(self._names.background(handle)))
 
     def find(self, target: str) -> list[dict[str, Any]]:
-        """Every matching call, open or known to have ended, for programs."""
+        """Every matching call, open or known to have ended, as plain data for programs."""
         background = self.handed_over(target)
         if background is not None:
             found = self._asked(key=background.message.key)
@@ -123,11 +123,11 @@ class Finder:
         return found or self._published(target)
 
     def calls(self, id_: str) -> list[dict[str, Any]]:
-        """The open calls with this id, for programs."""
+        """The open calls with this id, as plain data for programs."""
         return self._asked(call=id_)
 
     def cancel(self, row: Mapping[str, Any]) -> CallStatus | None:
-        """Have the dispatchers with this open call end it; None if none confirmed it.
+        """Have the dispatchers with this open call end it. Returns None if none confirmed the end.
 
         `row` is one of `calls`. A call that waits for others of its turn has no key, and is found
         by its id and session.
@@ -144,7 +144,8 @@ class Finder:
         self.more += answers.more
         rows: dict[str, dict[str, Any]] = {}
         for number, (report, status) in enumerate(answers.calls):
-            # Several dispatchers may have a call open. One that is not accepted yet has no key.
+            # Several dispatchers may have a call open. A call that is not accepted yet has no
+            # key.
             rows.setdefault(root_of(status.key) or f".{number}", self._described(report, status))
         return list(rows.values())
 
@@ -320,7 +321,7 @@ class Finder:
             for note in reversed(batch.notes):
                 if target not in (note.call_id, note.session) or not note.call_id:
                     continue
-                if note.kind == "audit":  # it lacks the turn
+                if note.kind == "audit":  # the entry lacks the turn
                     continue
                 seen = (note.session, note.turn, note.call_id)
                 detail = note.detail or {}

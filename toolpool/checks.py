@@ -37,7 +37,7 @@ class Finding:
 
 
 def examine(settings: "Settings") -> list[Finding]:
-    """Every check of this process and, if a Redis URL is set, of the server and its fleet."""
+    """Runs every check of this process and, if a Redis URL is set, of the server and its fleet."""
     findings = [check_python(), check_embedded(settings), check_secrets(settings)]
     findings += [*check_bash(settings), *check_policy(settings), *check_settings(settings)]
     if not settings.redis_url:
@@ -107,7 +107,7 @@ def check_bash(settings: "Settings") -> list[Finding]:
 
 
 def check_settings(settings: "Settings") -> list[Finding]:
-    """Whether the other settings name usable things; and mistyped variables."""
+    """Whether the other settings can be used, and whether variables are mistyped."""
     from toolpool.contract.errors import Misconfigured
     from toolpool.contract.settings import mistyped_variables
 
@@ -257,7 +257,7 @@ def check_rules(settings: "Settings", fleet: "Fleet") -> list[Finding]:
 
 
 def check_policies(settings: "Settings", fleet: "Fleet") -> Iterator[Finding]:
-    """Which dispatchers have which policy: those of a tenant should all have the same."""
+    """Which dispatchers have which policy. All dispatchers of a tenant should have the same."""
     tenants: dict[str, dict[str, list[str]]] = {}
     for report in fleet.dispatchers:
         policies = tenants.setdefault(report.tenant, {})
@@ -360,7 +360,7 @@ def check_memory(info: dict[str, Any]) -> list[Finding]:
 
 
 def check_rights(settings: "Settings") -> Finding:
-    """Whether the server's user is allowed every command that toolpool uses; tries them."""
+    """Whether the server's user may use every command that toolpool uses. Tries each command."""
     from redis.exceptions import RedisError, ResponseError
 
     from toolpool.acl_check import COMMANDS, missing, rule_for
@@ -388,7 +388,10 @@ def check_rights(settings: "Settings") -> Finding:
 
 
 def check_broker(settings: "Settings") -> list[Finding]:
-    """Whether a separate broker answers; nothing if the server at the Redis URL is the broker."""
+    """Whether a separate broker answers.
+
+    No finding if the server at the Redis URL is the broker.
+    """
     if settings.broker_url is None:
         return []
     from toolpool.broker_queues import broker
@@ -405,7 +408,7 @@ def check_broker(settings: "Settings") -> list[Finding]:
             "at TOOLPOOL_REDIS_URL is the broker"
         )
         said, _, advice = str(error).partition(": put ")
-        if advice:  # it answers, and refuses the user
+        if advice:  # the broker answers, and refuses the user
             remedy = f"put {advice}"
         return [Finding("broker", Level.FAIL, said.partition(": check that")[0], remedy)]
 
@@ -453,7 +456,7 @@ def check_key(settings: "Settings") -> Finding:
 
 
 def check_fleet(fleet: "Fleet", version: str) -> Iterator[Finding]:
-    """Workers and catalog, as seen with our key."""
+    """Checks of workers and the catalog, as far as they are signed with our key."""
     for worker in fleet.foreign_workers:
         if worker.is_unreadable:
             yield Finding(
@@ -524,7 +527,7 @@ def _check_versions(fleet: "Fleet", version: str) -> Iterator[Finding]:
 
 
 def _check_stale(fleet: "Fleet") -> Iterator[Finding]:
-    """Workers that have another version of a tool than the newest, which is offered."""
+    """Workers whose version of a tool is not the newest one, which is offered."""
     for lease in fleet.workers:
         stale = fleet.stale_tools(lease.id)
         if stale:

@@ -6,8 +6,9 @@
         [{"role": "user", "content": "…"}],
     )
 
-A rejected call goes back with what to mend, and the model sends it again. Three model calls in a
-row with rejections end it: then the schema or the model is at fault, and more calls only cost.
+A rejected call goes back with the corrections to make, and the model sends the call again. Three
+model calls in a row with rejections end it: then the schema or the model is at fault, and more
+calls only cost.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ Model = Callable[[list[Message], list[dict[str, Any]]], Awaitable[Any]]
 
 
 class CorrectionFailed(ToolpoolError):
-    """Raised when a model's calls were rejected too often in a row, or it did not finish.
+    """Raised when a model's calls were rejected too often in a row, or it never finished.
 
     `messages` are the whole conversation, with the last rejections at its end.
     """
@@ -73,10 +74,10 @@ async def converse(
 ) -> Conversation:
     """Run the conversation until the model answers without tool calls.
 
-    `model` is an adapter's, or any async callable; its tools are offered in `format` (the adapter's
-    own, else `anthropic`). `only` narrows what is offered and allowed, `context` is for the tools
-    and the policy. Raises `CorrectionFailed` after `attempts` model calls in a row with a rejected
-    call, or `model_calls` in all.
+    `model` comes from an adapter, or is any async callable. The tools are offered in `format` (by
+    default the adapter's format, else `anthropic`). `only` narrows what is offered and allowed,
+    `context` is for the tools and the policy. Raises `CorrectionFailed` after `attempts` model
+    calls in a row with a rejected call, or after `model_calls` model calls in total.
     """
     offered_as = format or getattr(model, "format", None) or "anthropic"
     offer = dispatcher.tools(offered_as, only=only)

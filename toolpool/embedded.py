@@ -1,8 +1,8 @@
 """The embedded server: a private Valkey or Redis, for local runs and tests.
 
-It listens on a unix socket, or on a port of 127.0.0.1 with a random password. It evicts nothing,
-writes nothing to disk unless given a data directory, and ends with the process that started it,
-even if that is killed.
+It listens on a unix socket, or on a port of 127.0.0.1 with a random password. It evicts nothing and
+writes nothing to disk unless it has a data directory. It ends with the process that started it,
+even if that process is killed.
 """
 
 import atexit
@@ -39,9 +39,9 @@ OLDEST_VERSION = (6, 2)
 
 _DIRECTORY_PREFIX = "toolpool-server-"
 _SOCKET_NAME = "server.sock"
-# The kernel takes 107 bytes on Linux and 103 on macOS.
+# The kernel accepts 107 bytes on Linux and 103 on macOS.
 _LONGEST_SOCKET_PATH = 100
-# More than any process takes from making its directory to locking it.
+# Longer than any process needs from creating its directory to locking it.
 _UNLOCKED_GRACE_SECONDS = 60
 _PORT_ATTEMPTS = 5
 _LOG_TAIL_LINES = 12
@@ -89,8 +89,8 @@ class EmbeddedServer:
     ) -> None:
         self.program = find_program()
         self._instance = _Instance(data_dir.resolve() if data_dir is not None else None)
-        # Also runs when this object is garbage-collected. At interpreter exit `_remove_all` does:
-        # registered on import, it runs after the program's own exit handlers.
+        # Also runs when this object is garbage-collected. At interpreter exit `_remove_all` does
+        # this: it is registered on import, so it runs after the program's own exit handlers.
         self._finalizer = weakref.finalize(self, self._instance.remove)
         self._finalizer.atexit = False
         try:
@@ -253,13 +253,16 @@ class _Instance:
         return self._process.pid if self._process is not None else 0
 
     def lock(self) -> None:
-        """Take the locks that exclude other processes; the kernel releases them at our exit."""
+        """Take the locks that exclude other processes.
+
+        The kernel releases them when this process exits.
+        """
         self._locks.append(_locked(self.directory / "lock"))
         if self.data_dir is not None:
             self._locks.append(_locked(self.data_dir / "toolpool.lock"))
 
     def start(self, program: ServerProgram, address: _Address, deadline: float) -> str | None:
-        """Start the server and wait until it answers; return None, or the fault."""
+        """Start the server and wait until it answers. Returns None, or the fault."""
         configuration = self.directory / "server.conf"
         configuration.write_text(self._configuration(address), encoding="ascii")
         # Read from stdin ("-"): a path with `?` or `[` would be taken for a pattern, match nothing,
@@ -306,7 +309,7 @@ class _Instance:
     def remove(self) -> None:
         """Stop the server and remove everything but its data."""
         if os.getpid() != self._owner_pid:
-            return  # a fork of the owner ends: the server is not its to stop
+            return  # a fork of the owner ends: the server does not belong to it
         _instances.discard(self)
         self.stop()
         shutil.rmtree(self.directory, ignore_errors=True)

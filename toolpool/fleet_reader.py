@@ -27,14 +27,14 @@ from toolpool.contract.spec import CATALOG_TTL_SECONDS, ToolSpec
 from toolpool.dispatcher.admission.availability import make_switch
 
 _OLDEST_SECONDS = 10 * 365 * 86_400.0
-"""The largest age believed of unsigned data."""
+"""The largest age in seconds that is believed of unsigned data."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignWorker:
-    """A worker that signs with another key: its own unverified description.
+    """A worker that signs with another key, by its own unverified description.
 
-    One that has our key and `is_unreadable` is of another version.
+    With our key and `is_unreadable`, it is a worker of another version.
     """
 
     id: str
@@ -66,7 +66,7 @@ class Fleet:
     served: dict[str, float] = field(default_factory=dict)
     """The seconds since a live worker last had each tool, by name."""
     unserved_after: float = 60.0
-    """The setting of that name, in seconds."""
+    """The setting with the same name, in seconds."""
     dispatchers: list[DispatcherReport] = field(default_factory=list)
     foreign_dispatchers: list[str] = field(default_factory=list)
     """The ids of dispatchers that sign with another key, or are of another version."""
@@ -82,14 +82,14 @@ class Fleet:
         )
 
     def unserved(self) -> dict[str, float | None]:
-        """The tools that no live worker has, with the seconds since one had; None if unknown."""
+        """The tools that no live worker has, with the seconds since one had them, if known."""
         if any(lease.id not in self.offers for lease in self.workers):
             return {}  # a worker that does not report its tools may have them all
         live = {name for tools in self.offers.values() for name in tools}
         return {name: self.served.get(name) for name in sorted(self.entries.keys() - live)}
 
     def withheld(self) -> set[str]:
-        """Those of `unserved` that dispatchers do not offer: their queues have workers."""
+        """The tools of `unserved` that are not offered, because their queues have workers."""
         started_at: dict[str, float] = {}
         for lease in self.workers:
             for queue in lease.slots:
@@ -127,7 +127,7 @@ class Fleet:
         return dict(tools)
 
     def queues(self) -> list[str]:
-        """Every queue that a tool is on or a worker takes from."""
+        """Every queue that a tool uses or a worker consumes."""
         served = {queue for lease in self.workers for queue in lease.slots}
         return sorted(served | set(self.tools_by_queue()))
 
@@ -168,7 +168,7 @@ def read_fleet(settings: Settings) -> Fleet:
         ids = [text_of(raw) for raw in client.zrange(names.workers, 0, -1)]
         leases = client.mget([names.worker(id_) for id_ in ids]) if ids else []
         for id_, lease in zip(ids, leases, strict=True):
-            if lease is not None:  # else it has expired
+            if lease is not None:  # else the lease has expired
                 _note_worker(fleet, envelope, id_, lease)
         last_served = dict(client.zrange(names.toolsets, 0, -1, withscores=True))
         digests = [text_of(raw) for raw in last_served]
@@ -208,7 +208,7 @@ def int_of(raw: bytes | None) -> int | None:
 def _note_dispatcher(fleet: Fleet, envelope: Envelope, id_: str, lease: bytes) -> None:
     ends, _, report = lease.partition(b" ")
     if not lease or (int_of(ends) or math.inf) / 1000 <= fleet.now:
-        return  # it has expired
+        return  # the entry has expired
     try:
         fleet.dispatchers.append(envelope.decode(DispatcherReport, report))
     except MessageRejected:
@@ -228,7 +228,7 @@ def _note_worker(fleet: Fleet, envelope: Envelope, id_: str, lease: bytes) -> No
 def _note_tools(
     fleet: Fleet, envelope: Envelope, bodies: Iterable[bytes | None], ages: Mapping[str, float]
 ) -> None:
-    """Note the tools of each worker, by the toolset in its lease, and when tools were served."""
+    """Record the tools of each worker, by its lease's toolset, and when they were last served."""
     tools: dict[str, dict[str, str]] = {}
     for body in bodies:
         with suppress(MessageRejected):  # a holder of our key signs both
@@ -264,7 +264,7 @@ def _shown(text: Any) -> str:
 
 
 def _note_entries(fleet: Fleet, envelope: Envelope, catalog: dict[bytes, bytes]) -> None:
-    """Note the version of each tool that dispatchers offer: the newest that runs, or the newest."""
+    """Record the offered version of each tool: the newest that a worker runs, else the newest."""
     versions: dict[tuple[str, str], CatalogEntry] = {}
     for field_name, body in catalog.items():
         try:
@@ -279,7 +279,7 @@ def _note_entries(fleet: Fleet, envelope: Envelope, catalog: dict[bytes, bytes])
             versions[version] = entry
     live = {version for tools in fleet.offers.values() for version in tools.items()}
     ordered = sorted(versions, key=lambda v: (v in live, versions[v].published_at))
-    for name, digest in ordered:  # the last one counts
+    for name, digest in ordered:  # the last entry counts
         if not versions[name, digest].removed:
             fleet.entries[name] = versions[name, digest]
 
@@ -326,9 +326,10 @@ def set_switch(
     on: bool,
     tenant: str | None = None,
 ) -> bool:
-    """Deny a tool to the fleet, or undo that; return whether it was denied like that before.
+    """Deny a tool to the fleet, or remove the denial.
 
-    Raises ValueError for an unenforceable switch, and as `read_fleet` does.
+    Returns whether the same denial existed before. Raises ValueError for an unenforceable switch,
+    and as `read_fleet` does.
     """
     names, envelope = RedisKeys(settings.key_prefix), Envelope(keyring(settings))
     switches = KillSwitches(envelope, names.prefix)
@@ -355,7 +356,7 @@ def _switch_states(client: Any, names: RedisKeys, change: SwitchChange | None = 
 
 
 def describe(lease: WorkerLease, fleet: Fleet) -> dict[str, Any]:
-    """A worker, for programs."""
+    """A worker as plain data, for programs."""
     return {
         "id": lease.id,
         "host": lease.host,

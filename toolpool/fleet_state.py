@@ -11,7 +11,7 @@ from toolpool.fleet_reader import Fleet, answering
 
 
 def described_dispatchers(fleet: Fleet) -> list[dict[str, Any]]:
-    """The dispatchers, for programs; each knows only its own calls."""
+    """The dispatchers as plain data, for programs. Each dispatcher knows only its own calls."""
     return [
         {
             "id": report.id,
@@ -44,7 +44,7 @@ def waiting(fleet: Fleet) -> list[dict[str, Any]]:
 
 
 def circuits(fleet: Fleet) -> list[dict[str, Any]]:
-    """Open circuits: this dispatcher tries the tool again in `seconds`."""
+    """The open circuits. The dispatcher in each row tries the tool again in `seconds`."""
     return [
         {"tool": tool, "dispatcher": report.id, "host": report.host, "seconds": seconds}
         for report in fleet.dispatchers
@@ -53,7 +53,7 @@ def circuits(fleet: Fleet) -> list[dict[str, Any]]:
 
 
 def switches(fleet: Fleet) -> list[dict[str, Any]]:
-    """What is denied, as set by `toolpool switch`."""
+    """The active kill switches, as set by `toolpool switch`."""
     return [
         {
             "tool": switch.tool,
@@ -70,7 +70,7 @@ def switches(fleet: Fleet) -> list[dict[str, Any]]:
 def limits(settings: Settings, fleet: Fleet) -> list[dict[str, Any]]:
     """The used places of each rate limit and fleet-wide concurrency of tools and the tenant.
 
-    Limits of single sessions are not included: their calls are counted where they wait. Raises
+    Limits of single sessions are not included: their calls are among the waiting calls. Raises
     `BrokerUnreachable`.
     """
     known = RateLimits(settings)
@@ -99,7 +99,7 @@ def limits(settings: Settings, fleet: Fleet) -> list[dict[str, Any]]:
 
 
 def hindrances(settings: Settings, fleet: Fleet, tool: str) -> list[str]:
-    """What prevents calls of a tool from starting now, one sentence each; see `limits`."""
+    """What prevents calls of a tool from starting now, one sentence per cause; see `limits`."""
     found = []
     entry = fleet.entries.get(tool)
     queue = fleet.names.queue(entry.spec.queue, entry.spec.run_in) if entry is not None else None

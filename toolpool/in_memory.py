@@ -36,8 +36,8 @@ _PULSE_SECONDS = 0.25
 class InMemoryWorker:
     """Runs the real executor on the caller's own event loop.
 
-    Child-process tools run in threads here, so that a test can define them anywhere: they are not
-    killed at their timeout, and one that ends its process ends the test's.
+    Child-process tools run in threads here, so that a test can define them anywhere. They are not
+    killed at their timeout, and a tool that ends its process ends the test's process.
     """
 
     def __init__(

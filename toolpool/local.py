@@ -42,7 +42,8 @@ ToolSource = str | Path | ModuleType | Tool
 class LocalFleet:
     """Starts on construction; `close` ends it. Raises `Misconfigured` errors that say what to do.
 
-    This includes a script that starts a fleet when it is imported, and is imported by a worker.
+    One of them concerns a script that starts a fleet when it is imported, and that a worker
+    imports.
 
     Safe to construct in any thread; it blocks until the workers have published their tools. The
     output of tools, and the logs of tools and workers, go to standard error if `is_shown`.
@@ -74,7 +75,7 @@ class LocalFleet:
 
     @property
     def description(self) -> str:
-        """The chosen server, and the workers beside it."""
+        """Describes the chosen server and the workers."""
         return f"{self._server.description} with {len(self._workers)} workers"
 
     @property
@@ -91,7 +92,7 @@ class LocalFleet:
         return "".join(parts)
 
     def close(self) -> None:
-        """End the workers, which finish running calls, and the server. Idempotent."""
+        """End the workers, which first finish running calls, and then the server. Idempotent."""
         for process, _ in self._workers:
             process.terminate()
         for process, _ in self._workers:
@@ -140,7 +141,7 @@ class LocalFleet:
             [*(path for path in sys.path if path), environment.get("PYTHONPATH", "")]
         )
         environment[process_role.DEPTH] = str(process_role.depth() + 1)
-        # the port is the dispatcher's, and there are two workers
+        # the dispatcher uses the port, and there are two workers
         environment["TOOLPOOL_METRICS_PORT"] = "0"
         for name in self.settings.model_fields_set - {*secrets, "metrics_port"}:
             value = getattr(self.settings, name)

@@ -35,7 +35,7 @@ class Stage(Enum):
 def each(
     stream: AsyncIterator[T], run: Callable[[Any], Any], is_over: Callable[[], bool]
 ) -> Iterator[T]:
-    """Yield the items of a stream, each fetched by `run` on the loop, until `is_over`."""
+    """Yield the items of a stream until `is_over`. Each item is fetched by `run` on the loop."""
     try:
         while not is_over() and (item := run(next_of(stream))) is not None:
             yield item
@@ -57,7 +57,7 @@ async def end_of(stream: Any) -> None:
 def give_up(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> None:
     """Cancel a coroutine that a thread submitted to a loop before it was interrupted.
 
-    Ctrl-C comes between any two steps: the loop may run the coroutine before the thread has its
+    Ctrl-C may come between any two steps: the loop may run the coroutine before the thread has its
     future.
     """
 
@@ -94,7 +94,7 @@ CLOSED_AT_EXIT: set[ClosedAtExit] = set()
 
 
 def _close_all() -> None:
-    """Close what is still open: a thread that is cut off may write to a closed file.
+    """Close what is still open. Otherwise a thread that is cut off may write to a closed file.
 
     Registered on import, so that it runs after the program's own exit handlers.
     """

@@ -24,7 +24,7 @@ from toolpool.workers.running import process_role
 from toolpool.workers.tool import Tool
 
 _PARTS = ("analytics", "approvals", "loops")
-"""The parts of a dispatcher besides its methods."""
+"""The parts of a dispatcher that its methods use."""
 
 
 class Dispatcher(ConnectedDispatcher):
@@ -79,10 +79,9 @@ class Dispatcher(ConnectedDispatcher):
 
 
 class LocalDispatcher:
-    """The object that `Dispatcher.local` returns: enter it to get the dispatcher, whose methods it
-    also has.
+    """The object that `Dispatcher.local` returns. Enter it to get the dispatcher.
 
-    Until it is entered they raise RuntimeError.
+    It also has the dispatcher's methods, which raise RuntimeError until it is entered.
     """
 
     def __init__(
@@ -193,7 +192,7 @@ class InMemoryDispatcher(Dispatcher):
 
 
 async def _started(sources: Sequence[str], settings: Settings) -> LocalFleet:
-    """The fleet, once its workers are up; it is ended if the caller is cancelled."""
+    """The fleet, once its workers are ready. If the caller is cancelled, the fleet is ended."""
     made: list[LocalFleet] = []
     is_abandoned = False
 
@@ -232,7 +231,7 @@ def _tools_of(sources: Sequence[Tool | ModuleType]) -> list[Tool]:
 
 
 def _listed(sources: Any) -> Iterable[Any]:
-    """The tools of a list. Raises `ToolDeclarationInvalid` if it is not one."""
+    """The tools in a list. Raises `ToolDeclarationInvalid` if the value is not a list of tools."""
     if isinstance(sources, (str, Path, ModuleType, Tool)) or not isinstance(sources, Iterable):
         raise ToolDeclarationInvalid(f"tools must be a list of tools, not {type(sources).__name__}")
     found: Iterable[Any] = sources

@@ -39,7 +39,7 @@ AskedT = TypeVar("AskedT")
 
 _STOP_SECONDS = 5.0
 _EXIT_SECONDS = 2.0
-"""How long an open dispatcher may hold up the end of the program."""
+"""How many seconds an open dispatcher may delay the end of the program."""
 
 
 def _blocking(
@@ -88,16 +88,16 @@ class SyncDispatcher:
     """A `Dispatcher` on its own event loop, in its own thread.
 
     Safe to use from any number of threads at once. Use it as `with SyncDispatcher.connect(url) as
-    dispatcher`, or call `open()` and `close()` yourself. Every method raises RuntimeError if it is
-    not open, or belongs to the process before a fork. If it is never closed, it holds up the end of
-    the program for two seconds at most.
+    dispatcher`, or call `open()` and `close()` yourself. Every method raises RuntimeError if the
+    dispatcher is not open, or belongs to the process before a fork. If it is never closed, it
+    delays the end of the program by two seconds at most.
     """
 
     def __init__(self, dispatcher: AbstractAsyncContextManager[Dispatcher]) -> None:
         self._manager = dispatcher
         self._lifetime = Lifetime()  # counts forks
         self._stage = Stage.NEW
-        self._lock = threading.RLock()  # a signal handler may ask while its thread holds it
+        self._lock = threading.RLock()  # a signal handler may take it while its thread holds it
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread | None = None
         self._dispatcher: Dispatcher | None = None
@@ -238,11 +238,11 @@ class SyncDispatcher:
     def events(
         self, since: str | None = None, channels: Collection[str] = CHANNELS
     ) -> Iterator[Event]:
-        """Yield events, blocking for the next one, until it is closed; see `Dispatcher.events`."""
+        """Yield events until the dispatcher is closed; blocks. See `Dispatcher.events`."""
         return self._stream(lambda opened: opened.events(since, channels))
 
     def _opened(self) -> Dispatcher:
-        """The dispatcher. Raises RuntimeError unless it is open, in this process."""
+        """The dispatcher. Raises RuntimeError unless it is open and belongs to this process."""
         if (
             self._stage is not Stage.OPEN
             or self._lifetime.is_forked

@@ -22,7 +22,7 @@ class Echo:
         self._thread.start()
 
     def close(self) -> None:
-        """Show the rest and stop following."""
+        """Show the remaining output and stop following."""
         self._stopping.set()
         self._thread.join(_LOOK_SECONDS * 20)
 

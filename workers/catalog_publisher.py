@@ -23,9 +23,9 @@ from toolpool.contract.version import VERSION
 log = logs.logger("catalog_publisher")
 
 _LOOK_SECONDS = 15.0
-"""How often entries are checked even if the catalog's version is unchanged."""
+"""The interval in seconds at which entries are checked even without a new version."""
 _RENEWALS = 24
-"""How often an entry's expiry is renewed during its lifetime."""
+"""How many times an entry's expiry is renewed during its lifetime."""
 
 
 def toolset_of(specs: Sequence[ToolSpec]) -> Toolset:
@@ -87,7 +87,7 @@ class CatalogPublisher:
             if body == known or self._is_removal(body):
                 continue
             if body is not None and self._is_older(body, known):
-                self._entries[field] = body  # if two were published at once, the older stays
+                self._entries[field] = body  # of two published at once, the older stays
             else:
                 missing[field] = known
         return missing
@@ -141,7 +141,7 @@ class CatalogPublisher:
         pipeline.set(names.toolset(self.toolset.digest), body, px=kept_ms)
         for key in (names.catalog, names.catalog_ages):
             pipeline.pexpire(key, kept_ms)
-        if missing or old or is_lost:  # never one that was read before a loss
+        if missing or old or is_lost:  # never the version from before a loss
             is_same = not missing and not old
             pipeline.set(names.catalog_version, secrets.token_hex(8), nx=is_same)
         pipeline.pexpire(names.catalog_version, kept_ms)

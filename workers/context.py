@@ -26,7 +26,7 @@ ReportProgress = Callable[[float, float | None, str | None], None]
 class ProgressThrottle:
     """Forwards a progress report every quarter of a second, and the final one once.
 
-    Thread-safe. `close` returns when no report is in progress, and none follows.
+    Thread-safe. `close` returns when no report is in progress; afterwards, none is sent.
     """
 
     def __init__(self, send: ReportProgress) -> None:
@@ -91,9 +91,9 @@ class ToolContext:
     `context` is what the host passed to `dispatch(context=…)`; `trace` are the call's trace
     headers, for the tool's own requests. `ends_at` is on the monotonic clock.
 
-    `idempotency_key` is a UUID of the call for an API behind the tool that deduplicates requests by
-    key: it is the same in every attempt, in retries by the pool and if the call is asked again; no
-    other call has it. In a context created by hand it is random.
+    `idempotency_key` is a UUID of the call, for APIs that deduplicate requests by key: it is the
+    same in every attempt, in retries by the pool and if the call is dispatched again; no other call
+    has it. In a context created by hand it is random.
 
     `secrets` are the secrets that the tool declares, by name; see `secret`.
     """

@@ -48,7 +48,7 @@ def read_docstring(text: str, names: Collection[str]) -> Docstring:
 
 
 def _heading(lines: list[str], at: int) -> int:
-    """The number of lines of a parameter section's heading at this line: 0, 1 or 2."""
+    """The number of lines of a parameter section's heading that begins here: 0, 1 or 2."""
     if _GOOGLE.fullmatch(lines[at]):
         return 1
     is_underlined = at + 1 < len(lines) and _UNDERLINE.fullmatch(lines[at + 1])

@@ -73,7 +73,10 @@ def _meet(scripts: Steps, path: Path) -> bool:
 
 
 def with_argument(values: BaseModel, field: str, value: Any) -> BaseModel:
-    """The typed arguments with another value, typed too. Raises what validators raise."""
+    """The typed arguments with another value for one argument, which is typed too.
+
+    Raises what validators raise.
+    """
     changed = values.model_copy()
     changed.__pydantic_validator__.validate_assignment(changed, field, value)
     return changed
@@ -85,7 +88,7 @@ def is_switched_off(values: BaseModel, field: str, denied: Any) -> bool:
     The value is typed in the same way as the argument.
     """
     if field not in type(values).model_fields:
-        return False  # it has no type: the sent value was compared
+        return False  # no type: the sent value was compared
     try:
         others = [with_argument(values, field, denied) for _ in range(2)]
     except Exception:  # noqa: BLE001 - validators are user code: no call can have this value
@@ -120,7 +123,7 @@ def _is_by_identity(value: Any) -> bool:
 
 @functools.cache
 def _encoded(model: type[BaseModel]) -> frozenset[str]:
-    """The arguments that may contain text which the types decode, by their schemas."""
+    """The arguments that, by their schemas, may contain text that the types decode."""
     return frozenset(
         _shown(name, field)
         for name, field in model.model_fields.items()

@@ -28,7 +28,10 @@ log = logs.logger("presence")
 _WORKERS_KEPT_SECONDS = 86_400
 _ALIVE_SECONDS = 55.0
 _RETRY_SECONDS = 0.25
-"""The pause after a failed renewal: without a fresh lease nothing is started."""
+"""The pause after a failed renewal in seconds.
+
+It is short because no call starts without a fresh lease.
+"""
 
 
 class Presence:
@@ -77,7 +80,10 @@ class Presence:
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
 
     def start(self) -> None:
-        """Publish the tools and take the lease, then keep both. Raises RedisError at first."""
+        """Publish the tools and take the lease, then renew both in the background.
+
+        Raises RedisError if the first attempt fails.
+        """
         # Tools first: a dispatcher that sees the worker must find its tools.
         self._catalog_publisher.stock(b"", fleet_time(self._client, self._settings))
         self._renew()

@@ -18,10 +18,11 @@ from toolpool.contract.schema.validator import SchemaValidator
 
 _UNSAID = (None, type(None), Any, object, typing.NoReturn, typing.Never)
 _CONTENT_PACKAGES = frozenset({"mcp", "mcp_types", "fastmcp"})
-"""Their types are content for models, not data."""
+"""Packages whose types are content for models, not data."""
 _TOO_STRICT = ("format", "uniqueItems")
-"""pydantic's output may break these: dates without a time zone (RFC 3339), browsers' URLs (RFC
-3986), IPv6 addresses with a scope, and sets of NaN, which become lists of nulls."""
+"""Keywords that pydantic's output may break: dates without a time zone (RFC 3339), browsers' URLs
+(RFC 3986), IPv6 addresses with a scope, and sets of NaN, which become lists of nulls.
+"""
 _SAYS_NOTHING = frozenset({"$defs", "description"})
 
 
@@ -55,7 +56,7 @@ class Returns:
     def problems(self, data: Any) -> tuple[Problem, ...]:
         """The problems of a result, without its values. `data` is plain JSON.
 
-        In a path `*` stands for each key that the schema does not name.
+        In a path, `*` stands for any key that the schema does not name.
         """
         if not self.is_annotation:
             if isinstance(data, dict) and isinstance(data.get("content"), list):
@@ -73,14 +74,14 @@ class Returns:
                 problem, path=self._without_keys(problem.path), closest=None, is_optional=False
             )
             for problem in found
-            if problem.kind != "tooDeep"  # too deep to check is no problem
+            if problem.kind != "tooDeep"  # a result that is too deep to check is accepted
         )
 
     def by_alias(self, encoded: bytes) -> bytes | None:
         """The result with its fields renamed to their aliases in the schema.
 
-        A model's `model_dump()` uses the other names. None if its own type rejects or changes the
-        result.
+        A model's `model_dump()` uses the field names. None if the model's type rejects or changes
+        the result.
         """
         if self._aliased is None:
             return None
@@ -150,7 +151,7 @@ class _AsSent(GenerateJsonSchema):
     """
 
     _models = 0
-    """How many models the type that is being described is nested in."""
+    """The nesting depth, in models, of the type that is being described."""
 
     def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
         """Ignore warnings: types without a schema are omitted."""
@@ -187,7 +188,7 @@ class _AsSent(GenerateJsonSchema):
         return _loosely(made, "additionalProperties") if is_closed else made
 
     def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
-        # Whether its fields use aliases depends on the containing model.
+        # Whether the fields use aliases depends on the containing model.
         made = super().dataclass_schema(schema)
         if set(made.get("properties", ())) - {f.name for f in dataclasses.fields(schema["cls"])}:
             raise ValueError("its fields have more than one name")

@@ -13,7 +13,7 @@ from toolpool.contract.encoding import printable
 
 _STACK_CHARACTERS = 8_000
 _NAME_CHARACTERS = 200
-"""Of a class or a module: the model reads it."""
+"""The limit for the name of a class or a module, which the model reads."""
 _RECOMMENDATIONS, _RECOMMENDATION_CHARACTERS = 20, 1_000
 _URL_CHARACTERS = 2_000
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]+")
@@ -26,7 +26,7 @@ def _as_it_is(text: str) -> str:
 
 
 def text_of(value: object, characters: int, hide: Callable[[str], str] = _as_it_is) -> str:
-    """At most so many characters of `str(value)`; empty if it has no text. Never raises.
+    """At most `characters` characters of `str(value)`; empty if it has no text. Never raises.
 
     `hide` gets the whole text before it is cut: a truncated secret would not be found.
     """

@@ -63,12 +63,12 @@ log = logs.logger("worker")
 
 _START_SECONDS = 90.0
 _FLUSH_SECONDS = 6.0
-"""How much longer than its grace period a stop waits for a server that does not answer."""
+"""How many seconds longer than its grace period a stop waits for a server that does not answer."""
 _LAST_ANSWER_SECONDS = 2.0
 _OTHER_BROKER_SECONDS = 20.0
-"""The longer patience for a broker on another server, which the lease does not monitor."""
+"""The patience in seconds for a broker on another server, which the lease does not monitor."""
 _SERVER_FORGETS_SECONDS = 5.0
-"""How much recent data a restarted or promoted server may lose; usually far less."""
+"""How many seconds of its last writes a restarted or promoted server may lose; usually fewer."""
 
 
 class WorkerService:
@@ -103,7 +103,7 @@ class WorkerService:
         self._message_reader = MessageReader(self._envelope, self._observers)
         self._names = RedisKeys(settings.key_prefix)
         self._loop = asyncio.new_event_loop()
-        # A failing factory would leave the worker unable to start any call.
+        # With a failing task factory, the worker could not start any call.
         self._loop.set_task_factory = _refuse_task_factory  # type: ignore[method-assign, assignment]
         self._thread = threading.Thread(target=self._turn, name="tools", daemon=True)
         self._last_turn = time.monotonic()
@@ -114,7 +114,7 @@ class WorkerService:
         self._is_worn_out_reported = False
         self._is_ready = False
         self.sign_seconds = min(1.0, settings.worker_stall_timeout / 4)
-        """The interval at which each loop reports that it turns."""
+        """The interval in seconds at which each loop reports that it turns."""
         self._foreign = 0
         self._recycling = False
         self._stop_lock = threading.RLock()
@@ -140,7 +140,7 @@ class WorkerService:
         ]
 
     def _queues_of(self, queue: str, kind: RunIn) -> tuple[str, str]:
-        """The common queue, and that of workers with the same toolset."""
+        """The common queue, and the queue of workers with the same toolset."""
         name = self._names.queue(queue, kind)
         return name, toolset_queue(name, self._toolset.digest)
 
@@ -218,7 +218,7 @@ class WorkerService:
             self._observers.notify("stalled", frame.worker, frame.reason)
 
     def _recycle(self) -> None:
-        """Drain without a limit: take nothing new, and let running calls end."""
+        """Drain without a time limit: accept nothing new, and let running calls end."""
         self._recycling = True
         self.leaving.set()
         os.kill(os.getpid(), signal.SIGTERM)
@@ -226,7 +226,7 @@ class WorkerService:
     def main_turned(self, *, consumes: bool = True) -> None:
         """Report a turn of Celery's loop; called from it about once a second.
 
-        `consumes` is False while it tries to connect to the broker.
+        `consumes` is False while Celery tries to connect to the broker.
         """
         if consumes and not self._is_ready:
             self._is_ready = True
@@ -288,7 +288,7 @@ class WorkerService:
         return [s for s in specs if s.run_in in self._slots.counts and s.queue in self._queues]
 
     def receive(self, data: bytes, acknowledge: Callable[[], None]) -> None:
-        """Take a message from any thread; `acknowledge` is called on the event loop's thread."""
+        """Accept a message from any thread; `acknowledge` is called on the event loop's thread."""
         self._loop.call_soon_threadsafe(self._executor.receive, data, acknowledge)
 
     def reject(self, reason: str) -> None:
@@ -299,7 +299,8 @@ class WorkerService:
     def stop(self) -> None:
         """Let running calls end within the grace period, settle them, drop the lease. Idempotent.
 
-        Blocks also while another thread stops it: the process must not exit before that.
+        Blocks also while another thread stops the service, because the process must not exit before
+        that.
         """
         with self._stop_lock:
             if not self.stopping.is_set() and self._thread.is_alive():
@@ -307,7 +308,7 @@ class WorkerService:
 
     def _stop(self) -> None:
         self.stopping.set()
-        if self._is_running:  # else its children end with this process
+        if self._is_running:  # else the children end with this process
             self._watchdog.stop()
             self._observers.notify("draining", self._facts())
             grace = None if self._recycling else self._settings.drain_timeout + _FLUSH_SECONDS
@@ -389,7 +390,7 @@ class WorkerService:
         self._credentials.close()
 
     async def _follow_switches(self) -> None:
-        """Restore switches that were removed without a key; claims report new ones."""
+        """Restore switches that were removed without a key. New switches are reported by claims."""
         while True:
             await self._admission.follow_switches()
             await asyncio.sleep(self._settings.lease_interval)

@@ -36,7 +36,7 @@ _NOTHING: Mapping[str, str] = {}
 
 
 class ArgumentsRefused(Exception):
-    """Raised when arguments do not fit the function's types; `problems` say where and why."""
+    """Raised when arguments do not fit the function's types. `problems` say where and why."""
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         super().__init__("arguments do not fit")
@@ -199,7 +199,7 @@ class Signature:
         """The arguments of a raw schema, which may allow fields that it does not name.
 
         Raises `ArgumentsRefused` for arguments that the function does not take. For parameters
-        whose default is not in the schema, raises `SwitchedOff` if a switch denies it and
+        whose default is not in the schema, raises `SwitchedOff` if a switch denies the default and
         `ArgumentsDiffer` if a rule compares it.
         """
         unknown = {n for n in arguments if n in self.injected or n not in self._names}

@@ -266,7 +266,10 @@ def _declare(
 def _documented(
     function: Callable[..., Any], signature: Signature, input_schema: dict[str, Any] | None
 ) -> Docstring:
-    """The parsed docstring; unparsed with a raw schema, which has its own descriptions."""
+    """The parsed docstring.
+
+    With a raw schema, which has its own descriptions, the docstring is not parsed.
+    """
     text = inspect.getdoc(function) or ""
     if input_schema is not None:
         return Docstring(text, {})

@@ -119,7 +119,7 @@ def _is_or_holds(missing: str | None, name: str) -> bool:
 
 
 def _failed(source: str, error: BaseException) -> tuple[str, str]:
-    """The message for a failed import: for the log, and for the user who started the process."""
+    """The messages for a failed import: one for the log, one for whoever started the process."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         said = (
             f"{source} imports {error.name!r}, which is not installed: install it where the tools "
@@ -128,7 +128,7 @@ def _failed(source: str, error: BaseException) -> tuple[str, str]:
         return said, said
     place = own_frame(faults_in({"faults": faults_of(error)}))
     where = f" in {place.file}, line {place.line}" if place is not None else ""
-    if isinstance(error, SyntaxError):  # its text says where it is
+    if isinstance(error, SyntaxError):  # its text names the place
         where = ""
     said = f"{source} failed while it was imported: {type(error).__name__}{where}"
     text = " ".join(safe_text.text_of(error, _LONGEST_TEXT).split())

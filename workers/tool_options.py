@@ -179,9 +179,9 @@ _SYNTAXES = ("lark", "regex")
 
 
 def text_options(input: Any, grammar: Any, schema: dict[str, Any], where: str) -> dict[str, Any]:
-    """The spec's fields for a tool with text input; empty for any other.
+    """The spec's fields for a tool with text input; empty for any other tool.
 
-    `schema` is the tool's input schema, whose one property takes the text. Raises
+    `schema` is the tool's input schema, whose only property holds the text. Raises
     `ToolDeclarationInvalid`.
     """
     if input not in (None, "text"):
@@ -248,7 +248,7 @@ def require_names(tool: str, queue: str, where: str) -> None:
 
 
 def require_values(spec: ToolSpec, where: str) -> None:
-    """Raise `ToolDeclarationInvalid` for a value of another type, or too small.
+    """Raise `ToolDeclarationInvalid` for a value of another type, or one that is too small.
 
     Dispatchers decode the spec strictly, and would ignore an invalid one.
     """
@@ -268,7 +268,7 @@ def require_values(spec: ToolSpec, where: str) -> None:
 def require_times(
     timeout: float, heartbeat: float | None, signature: Signature, where: str
 ) -> None:
-    """Raise `ToolDeclarationInvalid` for a timeout or heartbeat that the tool cannot keep."""
+    """Raise `ToolDeclarationInvalid` for a timeout or heartbeat that cannot be enforced."""
     if timeout <= 0:
         raise ToolDeclarationInvalid(f"{where}: timeout must be more than 0 seconds")
     if heartbeat is None:
@@ -283,7 +283,7 @@ def require_times(
 
 
 def secret_names(given: Any, signature: Signature, where: str) -> tuple[str, ...]:
-    """The names of the secrets, each once. Raises `ToolDeclarationInvalid`."""
+    """The names of the secrets, without duplicates. Raises `ToolDeclarationInvalid`."""
     names = (given,) if isinstance(given, str) else tuple(given)
     for name in names:
         if not isinstance(name, str) or not is_secret(name):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A worker and what it serves. `pid` is that of its process.
+    """A worker and what it serves. `pid` is its process id.
 
     `kinds` of tools are `loop`, `thread` and `process`; `server` is its URL without a password.
     """
@@ -44,9 +44,9 @@ class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A call that a worker has claimed.
 
-    `retry` counts the pool's retries of it, from 0; `retries_left` is how many more it may make.
-    `run_in` is `loop`, `thread` or `process`; it and `queue` are empty for a tool that this worker
-    lacks. `trace`: the call's trace headers.
+    `retry` counts the pool's retries of the call, from 0; `retries_left` is how many more are
+    allowed. `run_in` is `loop`, `thread` or `process`; `run_in` and `queue` are empty for a tool
+    that this worker lacks. `trace`: the call's trace headers.
     """
 
     call_id: str
@@ -71,9 +71,10 @@ class Received(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RunEnded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How a worker answered a call: `code` is None for a success.
+    """How a worker answered a call.
 
-    `at` is Unix time; `seconds` since the tool was entered; 0 if it was not.
+    `code` is None for a success. `at` is Unix time; `seconds` is the time since the tool was
+    entered, 0 if it was not entered.
     """
 
     code: Code | None
@@ -126,7 +127,8 @@ class WorkerPulse(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a worker, about four times a second while its event loop turns.
 
     `lag` is the delay of the loop in seconds. `running` counts calls, `stuck` the slots held by
-    calls that do not stop, `dropped` the moments that observers were too slow for.
+    calls that do not stop, `dropped` the notifications that were dropped because observers were too
+    slow.
     """
 
     lag: float
@@ -142,10 +144,10 @@ class WorkerObserver(BaseObserver):
     """
 
     def ready(self, worker: WorkerFacts) -> None:
-        """The worker is connected and takes calls."""
+        """The worker is connected and accepts calls."""
 
     def draining(self, worker: WorkerFacts) -> None:
-        """The worker takes nothing new and lets running calls end."""
+        """The worker accepts no new calls and lets running calls end."""
 
     def stopped(self, worker: WorkerFacts) -> None:
         """The last call has ended, and the worker exits."""
@@ -158,7 +160,7 @@ class WorkerObserver(BaseObserver):
         """
 
     def ended(self, call: RunFacts, ended: RunEnded) -> None:
-        """A call was answered, whether or not it was entered: `executed` tells."""
+        """A call was answered. `executed` tells whether its tool was entered."""
 
     def content(self, call: RunFacts, arguments: dict[str, Any], data: Any) -> None:
         """A tool's arguments and result, just before `ended`.
@@ -188,10 +190,10 @@ class WorkerObserver(BaseObserver):
         """Stuck calls hold half the slots of a kind: the worker will be replaced."""
 
     def server_lost(self, reason: str) -> None:
-        """The server does not confirm the lease: running calls continue, and few start."""
+        """The server does not confirm the lease: running calls continue, and few new ones start."""
 
     def server_back(self, seconds: float) -> None:
-        """The server confirms the lease again, after so many seconds."""
+        """The server confirms the lease again, after this many seconds."""
 
     def pool_alive(self, pool: str) -> None:
         """Called once a minute, in one worker of the pool with this key prefix."""

@@ -26,7 +26,7 @@ class CallState(Enum):
     OTHERS = protocols.OTHERS
     RUNNING = b"running"  # and on which worker
     AGAIN = b"again"  # and in which later attempt
-    SETTLED = b"settled"  # not a word of the ledger, which answers with the signed outcome
+    SETTLED = b"settled"  # the ledger never answers with this word, but with the signed outcome
 
 
 class LedgerAnswer(msgspec.Struct, frozen=True, gc=False):
@@ -40,7 +40,7 @@ class LedgerAnswer(msgspec.Struct, frozen=True, gc=False):
 
 _WITH_MORE = (CallState.RUNNING, CallState.AGAIN, CallState.SETTLED)
 _ONE_WORD = {s.value: LedgerAnswer(s) for s in CallState if s not in _WITH_MORE}
-"""Answers that are made only once, since most are one of them."""
+"""Shared instances of the most common answers."""
 
 
 def decode_answers(raw: Sequence[bytes]) -> list[LedgerAnswer]:

@@ -105,16 +105,16 @@ class ApprovalLedger(Protocol):
     async def decide(self, deciding: DecisionStep, *, now: float) -> str:
         """Approve or deny a waiting call; empty if done, else its state, or `gone`.
 
-        Raises `ServerUnavailable`, also if a step without a reply may have been taken.
+        Raises `ServerUnavailable`, also if the step may have been executed but its reply was lost.
         """
         ...
 
     async def approved(self, *, now: float) -> list[str]:
-        """The approved calls to send from this dispatcher, also those of a dead dispatcher."""
+        """The approved calls that this dispatcher should send, also those of dead dispatchers."""
         ...
 
     async def decline(self, key: str, *, now: float) -> None:
-        """Leave an approved call to other dispatchers, as this one does not send it."""
+        """Leave an approved call to other dispatchers, because the caller does not send it."""
         ...
 
     async def waiting(self, most: int, *, now: float) -> list[ApprovalRecord]:
@@ -122,7 +122,7 @@ class ApprovalLedger(Protocol):
         ...
 
     async def claim_notice(self, key: str) -> bool:
-        """Claim the notification of a request's end; True for the first caller."""
+        """Claim the notification that a request has ended; True for the first caller."""
         ...
 
 
@@ -223,7 +223,7 @@ class RedisApprovals:
         ]
 
     async def claim_notice(self, key: str) -> bool:
-        """Claim the notification of a request's end; True for the first caller."""
+        """Claim the notification that a request has ended; True for the first caller."""
         [answer] = await self._run(key, "tell", 0.0)
         return bool(answer == b"first")
 
@@ -332,7 +332,7 @@ class MemoryApprovals:
         record.decision = deciding.decision
         for reply in record.replies:
             self._server.put(reply, deciding.notice)
-        # A handle that was given while the call waited may be valid for so long.
+        # A handle that was returned while the call waited may be valid for as long as this.
         kept = deciding.ends_at - now + record.keep
         record.keep = max(kept, record.gone_at - time.monotonic())
         if deciding.approved:
@@ -374,7 +374,7 @@ class MemoryApprovals:
         return [_of(key, record) for key, record in found[:most]]
 
     async def claim_notice(self, key: str) -> bool:
-        """Claim the notification of a request's end; True for the first caller."""
+        """Claim the notification that a request has ended; True for the first caller."""
         record = self._server.record(key)
         if record is None or record.is_told:
             return False

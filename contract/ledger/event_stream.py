@@ -17,7 +17,7 @@ from toolpool.contract.redis_keys import RedisKeys
 _READ_AT_MOST = 8
 _BLOCK_SECONDS = 2.0
 _SILENCE_SECONDS = 3.0
-"""Longer than a blocking read lasts; after that, the connection is dead."""
+"""Longer than a blocking read lasts: a read that takes longer means that the connection is dead."""
 _KEPT_SECONDS = 86_400
 _DIGITS = 15
 
@@ -46,7 +46,7 @@ class EventLog(Protocol):
         ...
 
     async def read(self, after: Position, *, wait: bool = True) -> list[Entry]:
-        """Some entries with events after a position; waits a little if there are none."""
+        """Entries with events after a position; waits briefly if there are none."""
         ...
 
     async def close(self) -> None:
@@ -87,7 +87,7 @@ class RedisEvents:
         return _position(found[0][0]) if found else None
 
     async def read(self, after: Position, *, wait: bool = True) -> list[Entry]:
-        """Some entries with events after a position; waits a little if there are none."""
+        """Entries with events after a position; waits briefly if there are none."""
         block = ("BLOCK", round(_BLOCK_SECONDS * 1000)) if wait else ()
         command = ("XREAD", "COUNT", _READ_AT_MOST, *block, "STREAMS", self._key, after.bookmark)
         async with asyncio.timeout(_BLOCK_SECONDS + _SILENCE_SECONDS):
@@ -139,7 +139,7 @@ class MemoryEvents:
         return self._entries[-1].last if self._entries else None
 
     async def read(self, after: Position, *, wait: bool = True) -> list[Entry]:
-        """Some entries with events after a position; waits a little if there are none."""
+        """Entries with events after a position; waits briefly if there are none."""
         if wait and (not self._entries or self._entries[-1].last <= after):
             self._more.clear()
             try:
@@ -157,5 +157,5 @@ class MemoryEvents:
         """Do nothing: there are no connections."""
 
     def forget(self) -> None:
-        """Drop all events, as a server does that lost its data."""
+        """Drop all events, like a server that has lost its data."""
         self._entries.clear()

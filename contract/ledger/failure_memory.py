@@ -18,7 +18,7 @@ from toolpool.contract.ledger.lua_scripts import LuaScript, LuaScripts, send, wi
 from toolpool.contract.redis_keys import RedisKeys
 
 _REMEMBERED = 32
-"""Failed calls of a session: enough for a loop over several tools."""
+"""How many failed calls are kept per session: enough to detect a loop over several tools."""
 _KEPT_SECONDS = 3600.0
 _SESSIONS_AT_MOST = 100_000
 _READ_AT_MOST = 1_000
@@ -38,7 +38,7 @@ class LoopLedger(Protocol):
     """The memory of failures. `look` and `note` raise `ServerUnavailable` past `give_up_at`."""
 
     def suspects(self, session: str) -> bool:
-        """Whether this session has failures, by local knowledge only."""
+        """Whether this session has failures, as far as known here; sends no request."""
         ...
 
     async def look(
@@ -74,7 +74,7 @@ class RedisLoops:
         self._last_read = b"0"
 
     def suspects(self, session: str) -> bool:
-        """Whether this session has failures, by local knowledge only."""
+        """Whether this session has failures, as far as known here; sends no request."""
         until = self._touched.get(session)
         return until is not None and until > time.monotonic()
 
@@ -104,7 +104,7 @@ class RedisLoops:
                     read: list[Any] = found[0][1] if found else []
                     entries = await without_end(self._reader, self._names.loops, read)
             except (ServerError, TimeoutError):
-                self._last_read = b"0"  # a replaced server may have other ids
+                self._last_read = b"0"  # another server may have other ids
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             for key, fields in entries:

@@ -1,6 +1,7 @@
-"""Loads and runs the Lua scripts of the ledger's atomic steps, again if a reply is lost.
+"""Loads and runs the Lua scripts of the ledger's atomic steps.
 
-Every step carries a nonce and repeats its answer to it, so running one twice is safe.
+If a reply is lost, the script runs again. Every step carries a nonce and gives the same answer to
+the same nonce, so running a step twice is safe.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ REPLY_STREAM_MS = 7_200_000
 
 
 class LuaScript(StrEnum):
-    """The atomic steps of calls and of the fleet's other state; each has a script."""
+    """The atomic steps on calls and on the fleet's other state. Each step has a script."""
 
     OPEN = "open"
     CLAIM = "claim"
@@ -88,7 +89,10 @@ def has_end(id_: bytes) -> bool:
 
 
 async def without_end(client: "redis.asyncio.Redis", stream: str, entries: list[Any]) -> list[Any]:
-    """The entries before the first that `has_end`; if there is one, the stream is deleted."""
+    """The entries before the first one that `has_end`.
+
+    If there is such an entry, the stream is deleted.
+    """
     for number, entry in enumerate(entries):
         if has_end(entry[0]):
             await client.delete(stream)
@@ -98,7 +102,7 @@ async def without_end(client: "redis.asyncio.Redis", stream: str, entries: list[
 
 
 class CommandSend:
-    """Whether a command may have reached the server, also an earlier time that was not answered."""
+    """Whether this attempt or an earlier one without a reply may have reached the server."""
 
     __slots__ = ("is_repeated", "sent")
 
@@ -152,7 +156,7 @@ def growing_pauses(longest: float, first: float = 0.1) -> Iterator[float]:
 
 
 class SeenEpochs:
-    """The server epochs that a process has seen; an earlier one must not come back.
+    """The server epochs that a process has seen. An earlier epoch must not become current again.
 
     A server to which clients return after a failover is still in its old epoch, but lacks the steps
     that another server executed meanwhile. So each step lists the earlier epochs, and a server that
@@ -195,7 +199,8 @@ class LuaScripts:
     ) -> list[Any]:
         """Run a step until it is answered. `give_up_at` is on the monotonic clock.
 
-        Raises `ServerUnavailable` if no answer came by then, and `CommandRejected`.
+        Raises `ServerUnavailable` if no answer came by then, and `CommandRejected` if the server
+        rejects the step.
         """
         source, sha = self._scripts[step]
         pause = _FIRST_PAUSE
@@ -250,5 +255,5 @@ class LuaScripts:
 
 
 def ms_of(seconds: float) -> int:
-    """A duration in milliseconds, as Redis takes it: at least 1."""
+    """A duration in milliseconds as Redis accepts it: at least 1."""
     return max(1, round(seconds * 1000))

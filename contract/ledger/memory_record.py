@@ -33,17 +33,17 @@ class Record:
     request: bytes = b""
     decision: bytes = b""
     expires: float = 0.0
-    """When a waiting call expires, or an approved one that was not opened; Unix time in seconds."""
+    """When a waiting call, or an approved call that was not opened, expires; Unix time."""
     asker: str = ""
     look_at: float = 0.0
     """When the next dispatcher may take over the approved call; Unix time in seconds."""
     is_told: bool = False
     is_handed_over: bool = False
-    """Whether it has a handle, by which it may be asked for."""
+    """Whether the call has a handle, with which a client may ask for it."""
     unsent_in: str = ""
     """The epoch in which no dispatcher has sent a call that needs approval."""
     anew_at: float | None = None
-    """When a refused call that never ran may be asked again; Unix time in seconds."""
+    """When a refused call that never ran may be dispatched again; Unix time in seconds."""
 
     def attach(self, reply: str, alive: set[str]) -> None:
         """Add a reply stream; if there are too many, streams of dead dispatchers are dropped."""

@@ -1,6 +1,6 @@
 """The in-memory server: the ledger's steps, queues, replies and catalog without a network.
 
-For users' own tests and `Dispatcher.in_memory`. It takes and returns bytes as Redis does, and one
+For users' own tests and `Dispatcher.in_memory`. It accepts and returns bytes like Redis, and one
 behaviour suite tests both.
 """
 
@@ -83,11 +83,11 @@ class MemoryServer:
         self.switch_version = ""
         self.circuits: dict[str, bytes] = {}
         self.trials: dict[str, tuple[str, float]] = {}
-        """The dispatcher that may try the tool of an open circuit, and until when."""
+        """For each open circuit: the dispatcher that may try the tool, and until when."""
         self.outputs: dict[str, bytes] = {}
         self._outputs_of: defaultdict[str, dict[str, int]] = defaultdict(dict)
         self.shared_until: dict[str, float] = {}
-        """The calls that share a run, and until when that is noted."""
+        """The calls that share a run, and until when this is remembered."""
         self.marks: dict[str, float] = {}
         """Until when a call cannot be claimed: it ended, or was claimed and may not run twice."""
         self.ended: set[str] = set()
@@ -149,7 +149,7 @@ class MemoryServer:
         return (record.outcome or None) if (record := self.record(key)) is not None else None
 
     def forget(self) -> None:
-        """Drop every record and start another epoch, as a server does that lost its data."""
+        """Drop every record and start another epoch, like a server that has lost its data."""
         self.records.clear()
         self.shared.forget()
         self.marks.clear()
@@ -190,7 +190,7 @@ class MemoryServer:
         return self.epoch, answers
 
     def _open(self, opening: Opening, nonce: str, reply: str, tried_in: str | None) -> bytes | None:
-        """The answer for one call; None if a new record was created."""
+        """The answer for one call; None if a record was created for it."""
         now = time.monotonic()
         record = self.asked_anew(opening.key, opening.asked_at)
         if record is None:
@@ -247,7 +247,7 @@ class MemoryServer:
         return LAPSED if record.expires <= self.time() else None
 
     def asked_anew(self, key: str, asked_at: float) -> Record | None:
-        """The record of a call that is asked for; a temporary refusal that has expired is removed.
+        """The record of a call that was dispatched; an expired temporary refusal is removed.
 
         An approved call stays approved.
         """
@@ -305,9 +305,9 @@ class MemoryServer:
         if record.until <= time.monotonic():
             return "expired"
         if self.epoch not in (record.epoch, record.goes_on):
-            return "moved"  # it may have been cancelled since
+            return "moved"  # it may have been cancelled in the meantime
         if record.rerunnable and not claim.rerunnable and record.claims:
-            return STARTED_OR_ENDED  # a release withdrew that it may run twice
+            return STARTED_OR_ENDED  # a newer release no longer lets it run twice
         if is_stale:
             return STALE
         reads_mark = claim.approved or not (record.rerunnable and claim.rerunnable)
@@ -352,7 +352,7 @@ class MemoryServer:
         return "renewed"
 
     async def keep_output(self, handle: str, body: bytes, *, owner: str, keep: float) -> bool:
-        """Store a whole output; whether there was room."""
+        """Store a whole output. Returns whether there was room."""
         kept = self._outputs_of[owner]
         if len(body) > _OUTPUTS_BYTES:
             return False
@@ -363,7 +363,7 @@ class MemoryServer:
         return True
 
     def hand_over(self, key: str, keep: float) -> None:
-        """Note that a call has a handle, and extend the time for which its outcome is kept."""
+        """Record that a call has a handle, and extend the time for which its outcome is kept."""
         record = self.record(key)
         if record is not None:
             record.is_handed_over = True
@@ -525,9 +525,9 @@ class MemoryServer:
         return record.outcome
 
     def _prolong(self, record: Record, closing: Closing) -> None:
-        """Refuse a call once more: it cannot run before this refusal's time is over."""
+        """Refuse a call again: it cannot run before the time of this refusal is over."""
         record.gone_at = max(record.gone_at, time.monotonic() + closing.keep)
-        if self.marks.get(closing.key, math.inf) < record.gone_at:  # it ends with the record
+        if self.marks.get(closing.key, math.inf) < record.gone_at:  # the mark ends with the record
             self.marks[closing.key] = record.gone_at
 
     def _end_refused(self, record: Record, closing: Closing) -> None:
@@ -663,10 +663,10 @@ class MemoryServer:
     def is_marked(
         self, key: str, *, may_share: bool = False, asked_at: float | None = None
     ) -> bool:
-        """Whether a call that was asked for at `asked_at` (fleet time), or now, may not run.
+        """Whether a call that was dispatched at `asked_at` (fleet time), or now, must not run.
 
-        It was claimed and may not run twice, ended later than it was asked for, or shares a run.
-        `may_share`: the last does not count.
+        The reason is that it was claimed and may not run twice, that it ended after it was
+        dispatched, or that it shares a run. With `may_share`, sharing a run is no obstacle.
         """
         now = time.monotonic()
         if not may_share and self.shared_until.get(key, 0.0) > now:
@@ -681,11 +681,14 @@ class MemoryServer:
         return False
 
     def has_mark(self, key: str) -> bool:
-        """Whether a call has any mark, also one that a later request may remove."""
+        """Whether a call has any mark, even a mark that a later request may remove."""
         return key in self.marks or self.is_marked(key)
 
     def note_shared(self, key: str, keep: float) -> bool:
-        """Note for `keep` seconds that a call shares a run; whether it was noted before."""
+        """Record for `keep` seconds that a call shares a run.
+
+        Returns whether it was recorded before.
+        """
         now = time.monotonic()
         while self.shared_until and next(iter(self.shared_until.values())) <= now:
             del self.shared_until[next(iter(self.shared_until))]

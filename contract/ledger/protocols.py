@@ -16,7 +16,10 @@ LIMITED = "limited"
 STARTED_OR_ENDED = "ran"
 """A claim was refused: the call was claimed before and may not run twice, or it ended."""
 STALE = "stale"
-"""A claim was refused: a switch changed since the worker read them; it reads them and retries."""
+"""A claim was refused: the switches changed since the worker read them.
+
+The worker reads them and retries.
+"""
 
 ATTEMPTS_AT_MOST = 3
 RELEASES_AT_MOST = 3
@@ -27,13 +30,13 @@ MISSING = b"missing"
 SENT = b"sent"
 MOVED = b"moved"
 RAN = b"ran"
-"""There is no record, and the call may have run: its end is unknown."""
+"""There is no record, and the call may have run: its outcome is unknown."""
 UNCLAIMED = b"unclaimed"
 """The record is gone, and the call was never claimed: it may be opened again."""
 WAITING = b"waiting"
 """The call waits for approval: it was not sent."""
 APPROVED = b"approved"
-"""The call is approved and was not sent yet."""
+"""The call is approved, and it was not sent yet."""
 LAPSED = b"lapsed"
 """The call was approved, but not sent before the approval expired."""
 OTHERS = b"others"
@@ -55,24 +58,24 @@ def again(attempt: int) -> bytes:
 class CloseReason(StrEnum):
     """Why a dispatcher closes calls."""
 
-    UNSTARTED = "unstarted"  # queue timeout: running calls are left alone
+    UNSTARTED = "unstarted"  # queue timeout: running calls are not affected
     DEADLINE = "deadline"
     CANCEL = "cancel"  # cancelled: it ends for every dispatcher
     LEAVE = "leave"  # the caller stops waiting: it continues while another dispatcher waits
-    REJECTED = "rejected"  # invalid: others' calls are left alone, and the caller does not wait
-    REFUSED = "refused"  # this dispatcher will not send it: others' calls are left alone
+    REJECTED = "rejected"  # invalid: others' calls are not affected, and the caller does not wait
+    REFUSED = "refused"  # this dispatcher will not send it: others' calls are not affected
     UNAPPROVED = "unapproved"  # not approved in time, or not sent before the approval expired
     USED = "used"  # the approval of a provider-run call was used: it is valid once
-    DENIED = "denied"  # sent, and may no longer be started: running calls are left alone
-    RESTORED = "restored"  # ended, or sent, before the server lost that: sent calls are left alone
+    DENIED = "denied"  # sent, but must no longer be started: running calls are not affected
+    RESTORED = "restored"  # ended or sent before the server lost it: sent calls are not affected
 
 
 class Opening(msgspec.Struct, frozen=True, gc=False):
     """A call to open. `wait` (to be claimed), `deadline` and `keep` are seconds from now.
 
-    It was asked at `asked_at`, Unix time by the server's clock. `again`: it may have been opened
-    before, so that without a record it is not run (`RAN`) unless it may run twice. `approved`: the
-    caller has a signed approval; without a record the call is not run either.
+    It was dispatched at `asked_at`, Unix time by the server's clock. `again`: it may have been
+    opened before, so that without a record it is not run (`RAN`) unless it may run twice.
+    `approved`: the caller has a signed approval; without a record the call is not run either.
     """
 
     key: str
@@ -87,7 +90,7 @@ class Opening(msgspec.Struct, frozen=True, gc=False):
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
-    """A call that a worker has a free slot for, and its limits.
+    """A call, with its limits, for which a worker has a free slot.
 
     It may run twice only if both its signed message (`rerunnable`) and its record say so.
     `approved`: its message has a signed approval.
@@ -125,7 +128,7 @@ class Closing(msgspec.Struct, frozen=True, gc=False):
 
     `epoch` is the one it was opened in. If it is `unsent` (never opened by this dispatcher), it is
     the epoch in which the call was accepted; without a record, a settled one is created. A refused
-    call may be asked again after `anew_after` seconds; None: not while its record is kept.
+    call may be dispatched again after `anew_after` seconds; None: not while its record is kept.
     `leaves_mark`: it cannot be started after its end even if its record is restored.
     """
 
@@ -143,7 +146,7 @@ class Closing(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecoveryRequest(msgspec.Struct, frozen=True, gc=False):
-    """A call whose message, or whose `lost_worker`, is believed lost. Times are seconds.
+    """A call whose message or worker (`lost_worker`) is believed lost. Times are seconds.
 
     `message` is for the presumed attempt, `next_message` for the one after it; if the latter is
     empty, a call with a lost worker is not started again. `had_time`: a worker that runs it has had
@@ -164,7 +167,10 @@ class RecoveryRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class SwitchChange(msgspec.Struct, frozen=True, gc=False):
-    """A switch's new signed state, which replaces the state `before` (empty: none)."""
+    """A switch's new signed state.
+
+    It replaces the state `before`, which is empty if there was none.
+    """
 
     field: str
     before: bytes
@@ -222,9 +228,9 @@ class WorkerLedger(Protocol):
         ...
 
     async def keep_output(self, handle: str, body: bytes, *, owner: str, keep: float) -> bool:
-        """Store a whole output for `keep` seconds, within its owner's share; whether it was stored.
+        """Store a whole output for `keep` seconds, within its owner's share.
 
-        Raises what the client raises.
+        Returns whether it was stored. Raises what the client raises.
         """
         ...
 

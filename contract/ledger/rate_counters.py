@@ -16,9 +16,9 @@ from toolpool.contract.redis_keys import RedisKeys
 
 _LOOK_AGAIN_SECONDS = 0.1
 LONGEST_HOLD_SECONDS = 3_600.0
-"""The longest time that an unstarted call can hold a place."""
+"""The longest time for which an unstarted call can hold a place, in seconds."""
 TOLD_SECONDS = 60.0
-"""Extra seconds for which a start counts if its worker never reports when it happened."""
+"""Extra seconds for which a start counts if its worker never reports the time of the start."""
 ENTERED_WITHIN_SECONDS = TOLD_SECONDS - 5.0
 """How long after its claim a call under a limit may enter its tool."""
 
@@ -42,7 +42,7 @@ class RateRequest(NamedTuple):
 
 
 class RateRelease(NamedTuple):
-    """A call that gives up its places; one that was `started` counts from now on."""
+    """A call that gives up its places. If it was `started`, it counts as started now."""
 
     member: str
     limits: tuple[Limit, ...]
@@ -52,8 +52,8 @@ class RateRelease(NamedTuple):
 class RateVerdict(NamedTuple):
     """Whether a call may be sent.
 
-    `is_known`: it has a record and takes no place. Otherwise `limit` is exhausted for about
-    `seconds`.
+    `is_known`: it has a record and needs no place. If it may not be sent, `limit` is exhausted for
+    about `seconds`.
     """
 
     may_go: bool
@@ -79,7 +79,7 @@ class RateLedger(Protocol):
     ) -> list[RateVerdict]:
         """Free places, then assign places in the order of the requests.
 
-        `now` is the server's time as the caller knows it. Answers for each that asks. Raises
+        `now` is the server's time as the caller knows it. Returns a grant for each request. Raises
         `ServerUnavailable` past `give_up_at` (monotonic).
         """
         ...
@@ -134,8 +134,8 @@ def _verdict(answer: bytes, limits: Sequence[Limit]) -> RateVerdict:
 class MemoryRates:
     """Counters in memory, shared by the dispatchers of one in-memory server.
 
-    `is_known` says whether a call has a record and needs no place, `is_under_way` whether its
-    record waits or runs; None if there is no record.
+    `is_known` says whether a call has a record and needs no place. `is_under_way` says whether a
+    record's call waits or runs; None if there is no record.
     """
 
     def __init__(
@@ -172,7 +172,10 @@ class MemoryRates:
     def may_start(
         self, member: str, nonce: str, limits: Sequence[Limit], worker: str = "w"
     ) -> bool:
-        """Count a start if the call has, or can get, a place under each limit; whether it did."""
+        """Count a start if the call has, or can get, a place under each limit.
+
+        Returns whether it was counted.
+        """
         now = time.monotonic()
         self._clean(limits, now)
         for limit in limits:
@@ -217,7 +220,7 @@ class MemoryRates:
         return len(taken) >= limit.rate.most
 
     def _free_in(self, limit: Limit, now: float) -> float:
-        """Seconds until a place may be free, if the calls that wait start now."""
+        """Seconds until a place may be free if all waiting calls start now."""
         if not limit.rate.seconds:
             return _LOOK_AGAIN_SECONDS
         frees = sorted(self._taken[limit.name].values())

@@ -31,7 +31,7 @@ _OUTPUTS_SHARE = "0.75"
 
 
 class RedisLedger:
-    """Both sides' ledger steps on Redis.
+    """The ledger steps of dispatchers and workers, on Redis.
 
     A call that may not run twice is remembered for `dedup_ttl` seconds after its claim, even
     without its record. An owner keeps at most `outputs_bytes` of whole outputs.
@@ -236,7 +236,7 @@ class RedisLedger:
         return [answer.decode(errors="replace") for answer in answers]
 
     async def keep_output(self, handle: str, body: bytes, *, owner: str, keep: float) -> bool:
-        """Store a whole output; whether there was room."""
+        """Store a whole output. Returns whether there was room."""
         answer = await self._outputs(self._names.output(handle), owner, handle, body, keep)
         return answer == b"kept"
 

@@ -21,10 +21,10 @@ _DIGEST_CHARACTERS = 32
 class SharedRunRequest(NamedTuple):
     """Equal calls that ask for their run. Times are seconds.
 
-    `digest` identifies equal calls and is the prefix of the keys of their runs: `key` is that of a
-    new run, `unless` one that must not be joined. The run may last `timeout` and wait `wait` to be
-    started; its outcome is valid for `cached`, which the caller checks. `anew`: ignore runs that
-    began before.
+    `digest` identifies equal calls and is the prefix of the keys of their runs. `key` is the key of
+    a new run, `unless` the key of a run that must not be joined. The run may last `timeout` and
+    wait `wait` to be started; its outcome is valid for `cached`, which the caller checks. `anew`:
+    ignore runs that began before.
     """
 
     digest: str

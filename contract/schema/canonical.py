@@ -19,7 +19,7 @@ from toolpool.contract.schema.json_values import list_of
 from toolpool.contract.schema.references import UNIONS, hides_siblings, referred, resolve
 
 _STEPS_AT_MOST = 200_000
-"""Against unions of unions, whose branches are tried for each value."""
+"""Limits the work for unions of unions, whose branches are all tried for each value."""
 _CARRIERS = frozenset({"$ref", "allOf", *UNIONS})
 _ABSENT = object()
 _TYPES: Mapping[str, type] = {

@@ -42,7 +42,7 @@ def way_to(problem: Problem, root: dict[str, Any]) -> Way:
 
 
 def smallest(ways: Sequence[Way]) -> list[Part]:
-    """The parts that these ways lead to, none of them inside another."""
+    """The parts that these ways lead to, without parts that lie inside another one."""
     ends = {id(way[-1][1]) for way in ways}
     found: dict[int, tuple[dict[str, Any], dict[Path, None]]] = {}
     for way in ways:

@@ -45,7 +45,7 @@ def focus_of(
     right = _right(problems, ways, arguments)
     others = [node for problem, way in zip(problems, ways, strict=True)
               for node in _may_be_meant(problem, way)]  # fmt: skip
-    for node in _reached([*missing, *others], root):  # possible where they were not sent
+    for node in _reached([*missing, *others], root):  # they may also apply where nothing was sent
         right.pop(id(node), None)
     return Focus(frozenset(wrong), frozenset((key, names) for key, names in right.items() if names))
 

@@ -13,7 +13,7 @@ from toolpool.contract.schema.references import UNIONS, resolve
 from toolpool.contract.schema.validation_cost import UNBOUND, ValidationCost
 
 NODES_AT_MOST = 10_000
-"""Against a million properties and huge enumerations: compiling takes memory for each value."""
+"""Limits the number of properties and listed values: compiling takes memory for each value."""
 DEEPEST = 100
 """Limits nesting that overflows the stack of a compiler or of a shape."""
 _PATTERN_CHARACTERS = 4_000
@@ -28,7 +28,7 @@ _REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 class Extent:
     """The size of a schema.
 
-    `longest` is how much one error may carry: the values of its longest list. A required field
+    `longest` is how many values one error may carry: those of the longest list. A required field
     counts for more, because its error carries the whole object.
     """
 

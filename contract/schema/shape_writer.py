@@ -187,7 +187,7 @@ class Writer:
 
     @property
     def _room(self) -> int:
-        """The characters that are certainly left."""
+        """The number of characters that are certainly left."""
         return self._at_most - self._spent - _FOR_BRACKETS - self.detail.spare
 
     def _omitted(self) -> str:
@@ -657,7 +657,7 @@ class Writer:
             known.is_recursive = True
             known.name = known.name or self._name(reference)
         known.uses += 1
-        self._spent += len(known.name) + 2  # the name may replace it in the end
+        self._spent += len(known.name) + 2  # its name may replace the definition in the end
         return known.mark, known.joins
 
     def _definition(self, node: Any, reference: str) -> _Definition:

@@ -49,7 +49,7 @@ class Form:
 
 OPENAI = Form(_NUMBERS | {"format", "pattern", "minItems", "maxItems"}, True, True)
 ANTHROPIC = Form(frozenset({"format"}), False, False)
-"""Also Bedrock's."""
+"""Also the form of Bedrock."""
 
 
 def strict_schema(schema: dict[str, Any], form: Form) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def _names(branch: Sequence[Error], path: Path) -> tuple[list[str], list[str]]:
 
 
 def _excludes_the_type(error: Error, path: Path, value: Any) -> bool:
-    """Whether a branch accepts no value of this type, or only listed ones of other types."""
+    """Whether a branch accepts no value of this type, or lists only values of other types."""
     kind: Any = error.kind
     name = kind.name
     if name not in _ABOUT_THE_VALUE or len(error.instance_path) != len(path):

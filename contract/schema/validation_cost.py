@@ -16,7 +16,7 @@ _LEVELS = 16
 _ORDINARY = 100
 """Steps for one value that no ordinary schema exceeds: below it, calls are not counted."""
 _PAIRS = 40_000
-"""Pairs of schema and value. Against arguments so large that even counting would take seconds."""
+"""Limits the pairs of schema and value: for very large arguments, even counting takes seconds."""
 UNBOUND = 1 << 62
 
 _HERE = {

@@ -27,7 +27,7 @@ from toolpool.contract.spec import ToolSpec
 
 _CACHED_AT_MOST = 10_000
 _BYTES_AT_MOST = 512 * 1024
-"""Limits a schema that is mostly text, which its count of values does not show."""
+"""Limits schemas that are mostly text, whose number of values is small."""
 _EXPLAINED_NODES = 2_000
 """Limits thousands of wrong fields or items: each is an error to be made and described."""
 _LARGEST_NAMED = 10_000
@@ -142,7 +142,9 @@ class SchemaValidator:
         return True
 
     def _part_to_explain(self, arguments: Any) -> Any:
-        """The arguments with arrays cut to what can be explained in time; None if impossible."""
+        """The arguments, with arrays cut so that explaining takes limited time; None if
+        impossible.
+        """
         items = _ITEMS_EXPLAINED
         while items:
             budget = [_EXPLAINED_NODES]

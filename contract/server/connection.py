@@ -63,7 +63,7 @@ def require_redis_url(settings: Settings) -> str:
 
 @cache
 def _fault_of_options(url: str) -> str:
-    """What redis-py cannot use in the path and the options of a URL; empty if nothing."""
+    """The parts of a URL's path and options that redis-py cannot use; empty if there are none."""
     parts = urlsplit(url)
     database = parts.path.strip("/")
     if parts.scheme not in _UNIX_SCHEMES and database and not database.isdecimal():
@@ -105,7 +105,7 @@ def broker_url(settings: Settings) -> str:
 
 
 def _with_login_before_host(url: str) -> str:
-    """The URL with the user and password of its query, as redis-py takes them, where kombu does."""
+    """The URL with user and password moved from its query to where kombu accepts them."""
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     asked = query.pop("username", ""), query.pop("password", "")
@@ -174,7 +174,7 @@ def is_private_socket(url: str) -> bool:
 def keyring(settings: Settings) -> Keyring:
     """The keys that sign and verify under the key prefix.
 
-    Raises `SigningKeyMissing` for a network server without one.
+    Raises `SigningKeyMissing` for a network server if no key is set.
     """
     if settings.signing_key is not None and settings.signing_key.get_secret_value():
         return Keyring.parse(settings.signing_key.get_secret_value(), settings.key_prefix)

@@ -82,14 +82,14 @@ def handed_over(secrets: Mapping[str, str]) -> int:
 
 
 def received(descriptor: int) -> dict[str, str]:
-    """Read the secrets of `handed_over`."""
+    """Read the secrets that the parent passed with `handed_over`."""
     with open(descriptor, "rb") as pipe:
         secrets: dict[str, str] = json.loads(pipe.read().decode(errors="surrogateescape"))
     return secrets
 
 
 def sees_everything() -> bool:
-    """Whether a process like this one may inspect any other, concealed or not."""
+    """Whether a process with these privileges may inspect every other one, even if concealed."""
     if sys.platform != "linux":
         return os.geteuid() == 0
     status = Path("/proc/self/status").read_text(encoding="utf-8")

@@ -51,7 +51,7 @@ return is_junk and redis.call('DEL', KEYS[1]) or 0
 
 _REFUSING = (ReadOnlyError, OutOfMemoryError, MasterDownError)
 _REFUSAL = re.compile(r"(^|-)(READONLY|OOM|MASTERDOWN|NOREPLICAS|MISCONF|BUSY)\b")
-"""Matches errors without a class in redis-py, or passed on by a script (before Redis 7.0)."""
+"""Matches errors that have no class in redis-py, or that a script passed on (before Redis 7.0)."""
 _AWAY = (ConnectionError, TimeoutError, OSError)
 
 
@@ -63,7 +63,8 @@ def refuses_writes(error: ResponseError) -> bool:
 def mapped(error: RedisError | OSError, step: object, *, sent: bool = True) -> ServerError:
     """The `ServerError` to raise for an error of redis-py or of the network.
 
-    `sent`: the step may have reached the server. One that failed there has written nothing.
+    `sent`: the step may have reached the server. A step that failed on the server has written
+    nothing.
     """
     if isinstance(error, _AWAY):
         return ServerUnavailable(str(step), sent=sent, reason=f"({error})")

@@ -65,7 +65,7 @@ DROPPED = Family(
 
 
 def stall_seconds(turned_at: float) -> float:
-    """How long an event loop is overdue that last turned at the monotonic time `turned_at`."""
+    """The seconds by which an event loop, which last turned at `turned_at` (monotonic), is late."""
     return max(0.0, time.monotonic() - turned_at - 2 * PULSE_SECONDS)
 
 

@@ -175,7 +175,10 @@ class _HTTPServer(ThreadingMixIn, WSGIServer):
         self._connections: dict[Any, float] = {}
 
     def handle_next(self) -> None:
-        """Accept a connection if one comes soon. Beyond the limit they wait in the kernel."""
+        """Accept a connection if one comes soon.
+
+        Connections beyond the limit wait in the kernel.
+        """
         self.disconnect(older_than=_CONNECTION_SECONDS)
         if len(self._connections) < _CONNECTIONS:
             self.handle_request()

@@ -99,7 +99,7 @@ class Reports:
         self._thread: threading.Thread | None = None
         self._every_minute = every_minute
         self._hurries = threading.Event()
-        """Set if a report should be sent at once."""
+        """An event that is set if a report should be sent at once."""
         self._users = 0
 
     def open(self) -> None:
@@ -144,11 +144,12 @@ class Reports:
         failure: Failure | None = None,
         parent: Parent | None = None,
     ) -> None:
-        """Report a problem that an operator has to see; too many of the same are only counted.
+        """Report a problem that an operator has to see.
 
-        Events without an exception show `title`, and are grouped by `cause`; the defaults come from
-        `code` and `failure`. `seconds` is how long it took to fail. Each member of an exception
-        group is reported separately.
+        Reports of the same problem over the limit are only counted. Events without an exception
+        show `title`, and are grouped by `cause`; the defaults come from `code` and `failure`.
+        `seconds` is how long it took to fail. Each member of an exception group is reported
+        separately.
         """
         context: dict[str, object] = {"seconds": round(seconds, 3)}
         if failure is not None:
@@ -275,7 +276,7 @@ class Reports:
     def _prepared(self, event: Event, hint: dict[str, Any]) -> Event | None:
         """The event to send, scrubbed and passed through the host's function; None to drop it.
 
-        If that raises, the error is logged and the event is sent as it is.
+        If the function raises, the error is logged and the event is sent unchanged.
         """
         event = scrubbed(event)
         if event.get("type") is not None:  # a check-in

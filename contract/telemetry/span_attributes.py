@@ -27,7 +27,7 @@ DESTINATION = "messaging.destination.name"
 BODY_SIZE = "messaging.message.body.size"
 RETRY_COUNT = "messaging.message.retry.count"
 RECEIVE_LATENCY = "messaging.message.receive.latency"
-"""Defined by Sentry, in milliseconds."""
+"""Defined by Sentry; in milliseconds."""
 BATCH_SIZE = "messaging.batch.message_count"
 
 EXECUTED = "toolpool.executed"

@@ -63,7 +63,7 @@ class Throttle:
             return self._suppressed.pop(key, 0)
 
     def all_suppressed(self) -> int:
-        """How many suppressed reports `suppressed` has not returned; resets the counts."""
+        """How many suppressed reports `suppressed` has not returned yet; resets the counts."""
         with self._lock:
             count = self._suppressed.total()
             self._suppressed.clear()

@@ -58,10 +58,10 @@ def sentry_parent(headers: Mapping[str, str] | None) -> Parent | None:
 
 
 def is_sampled(above: Parent | None, key: str, rate: float) -> bool:
-    """Whether a call is traced: as its parent decided, else by `rate`, from 0 to 1.
+    """Whether a call is traced.
 
-    The choice depends on `key` alone, so dispatchers and workers with the same rate choose the same
-    calls.
+    Its parent's decision applies; without one, `rate` (0 to 1) decides. The choice depends on `key`
+    alone, so dispatchers and workers with the same rate choose the same calls.
     """
     if above is not None and above.is_sampled is not None:
         return above.is_sampled

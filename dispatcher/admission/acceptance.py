@@ -34,7 +34,7 @@ class Acceptance:
         self._allowed = tool_names("only", only)
 
     def allowed(self, only: Collection[str] | None) -> Collection[str] | None:
-        """The names that a narrower list leaves; None for all. Raises ValueError."""
+        """The names that are also on a narrower list; None for all. Raises ValueError."""
         if only is None:
             return self._allowed
         asked = tool_names("only", only)

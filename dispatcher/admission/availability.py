@@ -48,7 +48,8 @@ class Availability:
     def refusal(self, call: ToolCall, *, is_sent: bool = True) -> Outcome | None:
         """Why a call may not be sent now: its tool is denied, or its circuit is open.
 
-        A call that `is_sent` now, if allowed, is the trial of a tool whose circuit is open.
+        If the circuit is open and the call is let through to be sent (`is_sent`), it becomes the
+        trial call.
         """
         if self.is_closed:
             return not_queued(Code.CANCELLED)
@@ -84,7 +85,7 @@ class Availability:
         tenant: str | None,
         by: str,
     ) -> None:
-        """Deny a tool, or undo that.
+        """Deny a tool, or remove the denial.
 
         Raises ValueError for an unenforceable switch, and what the transport raises.
         """
@@ -96,7 +97,7 @@ class Availability:
             version, states = await self._transport.switches(change)
             self._tell(self._switches.take(version, states))
             if states.get(change.field) == change.after:
-                break  # else it was changed meanwhile
+                break  # else another operator changed it meanwhile
         what = "switched_off" if switch.on else "switched_on"
         self._observers.audited(what, tool=switch.tool, by=by, reason=switch.reason)
 
@@ -116,9 +117,9 @@ def make_switch(
     on: bool,
     tenant: str | None = None,
 ) -> Switch:
-    """A switch, or one taken back.
+    """A new state of a switch.
 
-    Raises ValueError for an unenforceable one: it would deny nothing.
+    Raises ValueError if the switch is unenforceable: it would deny nothing.
     """
     require_text("tool", tool)
     if on:

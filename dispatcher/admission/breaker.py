@@ -26,10 +26,10 @@ _SAYS_NOTHING = frozenset(
         Code.WORKER_LOST,
     }
 )
-"""Codes of calls that say nothing about their tool."""
+"""Codes whose calls say nothing about their tool."""
 
 _WINDOW_SECONDS = 60.0
-"""How far back failures count."""
+"""How far back failures count, in seconds."""
 _BUCKETS = 10
 _WANTED_SECONDS = 3.0
 """How long after a refused call this dispatcher still wants to try its tool."""
@@ -63,9 +63,9 @@ class _Circuit:
 class Breaker:
     """The circuits of one dispatcher. Times are on the monotonic clock.
 
-    In the scope `fleet` they are kept in step with those of the others (`calls/fleet_circuits.py`):
-    a circuit that one opened is open here, and only the dispatcher with the right to it sends a
-    trial call.
+    In the scope `fleet` they are synchronized with the circuits of other dispatchers
+    (`calls/fleet_circuits.py`): a circuit that another dispatcher opened is open here, and only the
+    dispatcher that holds the right to a trial call sends one.
     """
 
     def __init__(self, settings: Settings, observers: Observers) -> None:
@@ -73,7 +73,7 @@ class Breaker:
         self._calls = settings.circuit_minimum_calls
         self._pause = settings.circuit_reset_timeout
         self.circuits: dict[str, _Circuit] = {}
-        """Only of tools that failed lately."""
+        """Contains only tools that failed recently."""
         self._observers = observers
         self.is_fleet_wide = settings.circuit_scope == "fleet"
         self._changes: set[str] = set()
@@ -82,7 +82,8 @@ class Breaker:
     def retry_after(self, tool: str, *, tries: bool = True, call: str = "") -> float | None:
         """Seconds until the tool may be tried again; None if it may be called now.
 
-        After the pause, the `call` that `tries` the tool is the only one until it has ended.
+        After the pause, a `call` that `tries` the tool is let through as the trial; no other call
+        is until it has ended.
         """
         circuit = self.circuits.get(tool)
         if circuit is None or not circuit.open_until:
@@ -109,7 +110,10 @@ class Breaker:
         }
 
     def note(self, tool: str, outcome: Outcome, *, call: str = "", is_news: bool = True) -> None:
-        """Count the outcome of a call; without `is_news` it only ends a trial."""
+        """Count the outcome of a call.
+
+        Without `is_news` the outcome is not counted, and only ends a trial.
+        """
         circuit = self.circuits.get(tool)
         if circuit is None and outcome.ok:
             return
@@ -156,7 +160,7 @@ class Breaker:
 
     def _judge_probe(self, tool: str, circuit: _Circuit, failed: bool, now: float) -> None:
         if now < circuit.open_until or circuit.trial is None:
-            return  # a call from before it opened
+            return  # a call that began before the circuit opened
         if failed:
             self._open(tool, circuit)
         else:
@@ -208,7 +212,7 @@ class Breaker:
         }
 
     def may_try(self, tool: str) -> None:
-        """Note that this dispatcher has the fleet's right to a trial call."""
+        """Record that this dispatcher has the fleet's right to a trial call."""
         circuit = self.circuits.get(tool)
         if circuit is not None:
             circuit.may_try = True

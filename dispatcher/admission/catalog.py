@@ -52,14 +52,14 @@ class Catalog:
         self._unserved: frozenset[str] = frozenset()
         self._withheld: dict[str, ToolSpec] = {}
         self.published: Sequence[ToolSpec] = ()
-        """Of each tool in the catalog the version to offer."""
+        """The version to offer of each tool in the catalog."""
         self.strangers = 0
         """How many entries are not signed with our key."""
         self._schemas = SchemaCache()
         self.refused: dict[str, str] = {}
         """Why a tool is not offered, by name."""
         self.aliases: Mapping[str, str] = {}
-        """Tool names by the aliases under which providers that refuse the name get them."""
+        """Tool names by alias. A provider that refuses a tool's name is given the alias."""
 
     def spec_of(self, name: str) -> ToolSpec | None:
         """The spec of a tool, even if it is withheld; None if it is not published."""
@@ -81,7 +81,7 @@ class Catalog:
 
     @property
     def listed(self) -> dict[str, Offer]:
-        """The tools of workers: what can be called besides the pool's own."""
+        """The tools of workers: all that can be called, except the pool's own."""
         offers = self._offers.items()
         return {name: offer for name, offer in offers if not task_tools.is_own(offer.spec)}
 
@@ -144,7 +144,7 @@ class Catalog:
             self._choose()
 
     def withhold(self, unserved: frozenset[str]) -> None:
-        """Stop offering these tools: their queues have other workers, which do not have them."""
+        """Stop offering these tools: the workers of their queues do not have them."""
         if unserved != self._unserved:
             for name in sorted(unserved - self._unserved):
                 log.warning("tool_unserved tool=%s: no worker of its queue has it any more", name)

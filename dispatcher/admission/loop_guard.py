@@ -21,13 +21,16 @@ log = logs.logger("loop_guard")
 
 _PATIENCE_SECONDS = 0.5
 _NOTE_SECONDS = 0.1
-"""How long results are held back until failures are recorded."""
+"""How long results are held back while failures are being recorded, in seconds."""
 _COUNTED = frozenset({ErrorType.VALIDATION, ErrorType.RUNTIME, ErrorType.LOGICAL})
 _NOT_COUNTED = frozenset({Code.LOOP, Code.TOO_MANY_CALLS})
 
 
 class LoopGuard:
-    """Decides which calls of a session to refuse. An absent server never delays a call."""
+    """Decides which calls of a session to refuse.
+
+    If the server is unreachable, no call is delayed.
+    """
 
     def __init__(
         self,
@@ -38,7 +41,7 @@ class LoopGuard:
     ) -> None:
         self._ledger = ledger
         self.suspects = ledger.suspects
-        """Whether a session has failures that `look` compares with; no round trip."""
+        """Whether a session has failures that `look` compares with. Needs no round trip."""
         self._settings = settings
         self._on_loop = on_loop
         self._following: asyncio.Task[None] | None = None
@@ -47,7 +50,7 @@ class LoopGuard:
         self._observers = observers
 
     def start(self) -> None:
-        """Follow the loops that others see, on the running event loop."""
+        """Follow the failures that other dispatchers record, on the running event loop."""
         if self._settings.failure_loop_threshold:
             self._following = asyncio.ensure_future(self._ledger.follow())
 
@@ -81,7 +84,7 @@ class LoopGuard:
         session: str,
         turn: str | None,
     ) -> dict[int, FailureHistory]:
-        """Those of `looping` that are refused. Observers and the hook are notified of each."""
+        """The calls in `looping` that are refused. Observers and the hook are notified of each."""
         refused: dict[int, FailureHistory] = {}
         for call in calls:
             found = looping.get(call.index)
@@ -138,7 +141,7 @@ class LoopGuard:
         try:
             return bool(await self._on_loop.ask(loop))
         except HookFailed as error:
-            # Without the tool: a model made up the name of one that does not exist.
+            # Without the tool's name: if no such tool exists, the model made it up.
             self._observers.hook_failed(
                 "on_loop", error.kind, error.__cause__, call_id=loop.call_id
             )
@@ -154,7 +157,7 @@ def digest_of(call: ToolCall) -> str:
         return encoding.digest([call.name, flaw and [flaw.reason, flaw.blanks]])
     try:
         return encoding.digest([call.name, _plain(call.arguments)])
-    except TypeError:  # keys that are not text, which a host may have combined
+    except TypeError:  # a host may have mixed text keys with others
         return encoding.digest([call.name, repr(call.arguments)])
 
 
@@ -172,7 +175,7 @@ def _plain(value: Any) -> Any:
 def _counts(result: ToolResult) -> bool:
     if result.error_type not in _COUNTED or result.code in _NOT_COUNTED:
         return False
-    # the same call is right once a user has signed in
+    # the same call succeeds once a user has signed in
     return missing_secret_in(result.details) is None
 
 

@@ -63,7 +63,7 @@ def repair(
 
 
 def _meant(problem: Problem, value: Any, validator: SchemaValidator) -> tuple[str, Any] | None:
-    """The only possible meaning of `value`; None without a meaning or with several."""
+    """The only possible meaning of `value`; None if it has no meaning or several."""
     wanted = problem.alternatives
     if not problem.path:
         return None

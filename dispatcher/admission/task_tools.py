@@ -79,5 +79,5 @@ SPECS: Mapping[str, ToolSpec] = {
 
 
 def is_own(spec: ToolSpec) -> bool:
-    """Whether it is the pool's own tool, and not a worker's of the same name."""
+    """Whether it is the pool's own tool, and not a worker's tool of the same name."""
     return spec is SPECS.get(spec.name)

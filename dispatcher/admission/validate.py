@@ -100,7 +100,7 @@ def _shown(
 
 def _unchecked(call: ToolCall, wording: Wording) -> ToolResult:
     """The rejection of a call whose check failed with an exception."""
-    if not encoding.is_json(call.arguments):  # a host may have combined them
+    if not encoding.is_json(call.arguments):  # keys of mixed types, from a host
         flaw = Flaw(Code.UNPARSEABLE, "no_json_value")
         return rejected(call, flaw.code, texts.flawed(flaw, wording), wording)
     log.exception("arguments_not_checked tool=%s call=%s", call.name, call.id)
@@ -110,7 +110,7 @@ def _unchecked(call: ToolCall, wording: Wording) -> ToolResult:
 def _unusable(
     call: ToolCall, code: Code, text: str, wording: Wording, seen: FailureHistory | None
 ) -> ToolResult:
-    """The rejection of a call that cannot run, with a stop notice if it keeps coming."""
+    """The rejection of a call that cannot run, with a stop notice if the call keeps recurring."""
     if seen is None:
         return rejected(call, code, text, wording)
     return rejected(call, Code.LOOP, text + texts.again(seen, wording), wording)

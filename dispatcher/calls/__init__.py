@@ -1,1 +1,1 @@
-"""Accepted calls on their way: published, followed, recovered, answered."""
+"""Publishes, follows, recovers and answers accepted calls."""

@@ -1,4 +1,4 @@
-"""Decides how many calls leave in the next message of a queue. Pure."""
+"""Decides how many calls the next message of a queue carries. Has no side effects."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ def next_batch(
     queued.
     """
     batch = largest
-    if unstarted < sum(slots):  # some slots are idle: each gets its share
+    if unstarted < sum(slots):  # some slots are idle: each worker gets its share
         batch = min(batch, max(1, -(-(waiting + unstarted) // len(slots))))
     room = sum(slots) + _BATCHES_PER_WORKER * batch * max(len(slots), 1) - unstarted
     if left is not None:
@@ -40,8 +40,8 @@ class BatchSizing:
     """How many calls a message should hold: about `_BATCH_SECONDS` of work for one worker.
 
     Calls are claimed one by one, but the worker that takes a batch keeps it. Batches of slow calls
-    must be small, or other workers idle; batches of fast calls large, or messages cost more than
-    the calls.
+    must be small, or other workers stay idle; batches of fast calls must be large, or messages cost
+    more than the calls.
     """
 
     def __init__(self, *, largest: int, first: int) -> None:

@@ -11,7 +11,7 @@ class Waiter(Protocol):
     """An object that is notified when a call is answered."""
 
     def release(self) -> None:
-        """Note that the call was answered."""
+        """Record that the call was answered."""
         ...
 
 
@@ -23,7 +23,10 @@ class Awaited(Protocol):
 
 
 class CountdownLatch:
-    """Opens when every call that it holds is answered: one future for a whole stage of a turn."""
+    """Opens when every call that it holds is answered.
+
+    A whole stage of a turn needs only one future.
+    """
 
     __slots__ = ("_is_interrupted", "_open", "left")
 
@@ -38,7 +41,7 @@ class CountdownLatch:
                 self.left += 1
 
     def release(self) -> None:
-        """Note that one call was answered."""
+        """Record that one call was answered."""
         self.left -= 1
         if self.left == 0 and self._open is not None and not self._open.done():
             self._open.set_result(None)

@@ -1,7 +1,7 @@
 """Enforces every deadline by this process's own clock, whether or not Redis answers.
 
-A call that was not started ends with its queue wait. From 100 ms before the deadline the ledger is
-asked to expire the call; at the deadline it is answered.
+A call that was not started ends when its queue wait is over. From 100 ms before the deadline the
+ledger is asked to expire the call; at the deadline it is answered.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ def _code(reason: CloseReason) -> Code:
 
 
 def _code_of_doubt(pending: Pending, code: Code) -> Code:
-    """The code if it may have been started: an earlier attempt, whose worker was lost."""
+    """The code of a call that an earlier attempt may have started, whose worker was lost."""
     return Code.WORKER_LOST if code is Code.EXPIRED and pending.was_started else code
 
 
@@ -78,7 +78,10 @@ class Deadlines:
         self._closing = BackgroundTasks()
 
     def watch(self, pending: Pending, *, alone: bool = False) -> None:
-        """Enforce a call's deadlines. `alone`: with a timer of its own for its queue wait."""
+        """Enforce a call's deadlines.
+
+        With `alone`, the call has its own timer for its queue wait.
+        """
         last = next(reversed(self._queue_waits), None)
         if alone:
             self._at(pending.start_by, self._queue_wait_over, pending)
@@ -129,7 +132,7 @@ class Deadlines:
     async def cancel(self, calls: Sequence[Pending], *, everywhere: bool) -> None:
         """End calls; each is answered `aborted.cancelled`.
 
-        If not `everywhere`, and always for a shared run, a call goes on while another dispatcher
+        Without `everywhere`, and always for a shared run, a call goes on while another dispatcher
         waits for it. If the server does not confirm the end of a background call within a few
         seconds, the call stays open and the attempt is repeated until it has ended.
         """
@@ -203,7 +206,8 @@ class Deadlines:
     def _nearly_over(self, pending: Pending) -> None:
         if not pending.is_open:
             return
-        # After a pause of the process, ask before answering: the outcome may have been settled.
+        # After a pause of the process, ask the ledger before answering: the outcome may have been
+        # settled.
         now = time.monotonic()
         behind = now - (pending.deadline - _AHEAD_SECONDS)
         self._at(max(pending.deadline, now + min(behind, _LONGEST_ASK)), self._over, pending)
@@ -216,7 +220,7 @@ class Deadlines:
             self._calls.resolve(pending, unreachable(executed, is_full=self._transport.is_full))
 
     def _add_due(self, pending: Pending, reason: CloseReason) -> None:
-        """Close the calls that are due in the same event-loop turn together."""
+        """Close all calls that are due in the same iteration of the event loop together."""
         due = self._due[reason]
         due.append(pending)
         if len(due) == 1:

@@ -18,17 +18,18 @@ from toolpool.dispatcher.outcomes import forgotten
 
 _REMEMBERED_AT_MOST = 1024
 _BODY_BYTES = 16 * 1024
-"""Of a larger result only that the call may have run is remembered."""
+"""For a larger result, only the fact that the call may have run is remembered."""
 _RESTORED_AT_ONCE = 32
 _PATIENCE_SECONDS = 5.0
 _NOTICED_SECONDS = 3.0
-"""How long dispatchers take at most to notice that the server has lost data, and to tell it."""
+"""How many seconds dispatchers need at most to notice and restore what the server has lost."""
 
 
 class _End(NamedTuple):
-    """The end of a call, and until when it is kept (monotonic clock).
+    """The outcome of a call, and until when it is kept (monotonic clock).
 
-    `is_final`: the record says so, or said so before it was lost; else it only may have run.
+    `is_final`: the call's record has this outcome, or had it before it was lost. Otherwise the call
+    only may have run.
     """
 
     key: str
@@ -46,9 +47,9 @@ class EndedCalls:
         self._settings = services.settings
         self._calls = calls
         self._ends: OrderedDict[str, _End] = OrderedDict()
-        """By root."""
+        """The outcomes by root."""
         self._unrestored: dict[str, _End] = {}
-        """The ends that the server may have lost and that were not yet written again, by root."""
+        """The outcomes, by root, that the server may have lost and that were not restored yet."""
         self._epoch = ""
         """The server's epoch, as last noticed."""
         self._epoch_since = 0.0
@@ -58,7 +59,7 @@ class EndedCalls:
         """The last epoch for which the calls sent before it were added to `_unrestored`."""
 
     def note(self, pending: Pending, outcome: Outcome) -> None:
-        """Remember the end of a call, if it is one for all of its callers."""
+        """Remember the outcome of a call, if it applies to all of the call's callers."""
         is_known = pending.is_recorded or bool(pending.epoch)
         is_known = is_known or outcome.executed is not Executed.UNKNOWN
         if not is_known or outcome.retry_after is not None:
@@ -75,21 +76,21 @@ class EndedCalls:
         self._unrestored[pending.root] = self._end_of(pending, forgotten())
 
     def sent_before_loss(self, pending: Pending) -> None:
-        """End the record of a call that was sent before the server lost that."""
+        """End the record of a call that was sent before the server lost its record."""
         if self._sent_restored_in == self._transport.epoch:  # else it is restored with the others
             self.end_as_forgotten(pending)
 
     def pause_after_loss(self, epoch: str) -> float:
-        """The seconds that an approved call has to wait, since it may have ended before a loss.
-
-        `epoch` is that of its record. Other dispatchers that know its end write it in this time.
+        """How many seconds an approved call has to wait, as it may have ended before a loss of
+        data. `epoch` is the epoch of its record. Other dispatchers that know its outcome write it
+        in this time.
         """
         if self._epoch and epoch != self._epoch:
             return _NOTICED_SECONDS
         return max(0.0, self._lost_until - time.monotonic())
 
     async def restore(self, epoch: str) -> None:
-        """Write what the server may have lost: first the ends, later what had been sent.
+        """Write what the server may have lost: first the outcomes, later which calls had been sent.
 
         In between, workers report the calls that they run. Raises `ServerError`.
         """
@@ -106,7 +107,7 @@ class EndedCalls:
                 if pending.was_sent_before(epoch):
                     self.end_as_forgotten(pending)
             self._sent_restored_in = epoch
-        # A call may be asked anew when its end is no longer kept.
+        # When its outcome is no longer kept, a call may be dispatched as a new one.
         self._unrestored = {root: end for root, end in self._unrestored.items() if end.until > now}
         while ends := list(self._unrestored.values())[:_RESTORED_AT_ONCE]:
             answers = await self._transport.close_calls(
@@ -121,7 +122,7 @@ class EndedCalls:
                     self._calls.settled(answer.outcome)
 
     def _end_of(self, pending: Pending, outcome: Outcome) -> _End:
-        """The end as it is now: its data becomes the host's, who may change it."""
+        """The outcome in encoded form, because the host gets its data and may change them."""
         key, kept = pending.root, pending.keep
         if outcome.executed is not Executed.NO:
             kept = max(kept, self._settings.dedup_ttl)

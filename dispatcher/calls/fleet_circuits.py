@@ -1,6 +1,6 @@
 """Shares circuit state with the other dispatchers, on every survey of the server.
 
-Each dispatcher judges a tool by the calls that it sees end. A circuit that one dispatcher opens is
+Each dispatcher judges a tool by the outcomes that it sees. A circuit that one dispatcher opens is
 open for all. When the pause is over, one dispatcher sends a trial call and shares the result.
 """
 
@@ -16,7 +16,7 @@ from toolpool.dispatcher.calls.services import Services
 log = logs.logger("circuits")
 
 _TRIAL_SECONDS = 10.0
-"""How long the right to send a trial call outlives a dispatcher that does not renew it."""
+"""How long a dispatcher keeps the right to send a trial call without renewing it, in seconds."""
 _KEPT_SECONDS = 3_600.0
 """How long a circuit's state is kept after the circuit has closed."""
 
@@ -37,7 +37,7 @@ class CircuitState(Signed, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FleetCircuits:
-    """Keeps the circuits of one dispatcher in step with those of the others."""
+    """Synchronizes the circuits of one dispatcher with those of the others."""
 
     def __init__(self, services: Services, breaker: Breaker) -> None:
         self._transport = services.transport

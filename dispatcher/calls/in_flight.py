@@ -61,7 +61,7 @@ class ApprovalHandler(Protocol):
 
 
 class InFlightCalls(Calls):
-    """Every accepted call without an outcome, and the parts that move it along."""
+    """Every accepted call without an outcome, and the parts that process these calls."""
 
     approvals: ApprovalHandler
 
@@ -71,7 +71,7 @@ class InFlightCalls(Calls):
         self._settings = settings
         self._observers = observers
         self._open: dict[str, Pending] = {}
-        """By root."""
+        """The open calls by root."""
         names = RedisKeys(settings.key_prefix)
         fleet = LiveWorkers(services.transport, services.envelope, names)
         self._routes = QueueRoutes(fleet, names)
@@ -133,7 +133,7 @@ class InFlightCalls(Calls):
     async def close(self) -> None:
         """Cancel the calls that have a waiter and close every connection. Idempotent.
 
-        Background calls go on: the dispatcher that next asks for their handle adopts them.
+        Background calls go on: the next dispatcher that is asked about their handle adopts them.
         """
         await self.leave([p for p in self._open.values() if not p.in_background])
         self._run_sharing.close()
@@ -158,8 +158,9 @@ class InFlightCalls(Calls):
     ) -> Pending:
         """Send an accepted call, or join it if it is already open.
 
-        Its deadlines count from `since`, when the calls before it in its turn had ended. A call
-        that `is_behind` such calls is not answered by a shared or kept result that is older.
+        Its deadlines count from `since`, the time at which the earlier calls of its turn had ended.
+        If `is_behind`, it waited for such calls, and no shared or cached result from before that
+        time is used.
         """
         equal: str | None = None
         if spec.single_flight is True or spec.cache_seconds is not msgspec.UNSET:
@@ -188,7 +189,7 @@ class InFlightCalls(Calls):
     ) -> tuple[Pending, bool]:
         """Hold a call until `send_held`. Returns it, and whether a person has to be asked about it.
 
-        It counts as waiting, and is refused like any other if there is no room for it.
+        The call counts as waiting, and is refused like any other call if there is no room for it.
         """
         pending, is_new = self._accept(call, spec, turn, since, is_watched=False)
         if is_new:
@@ -224,7 +225,7 @@ class InFlightCalls(Calls):
         return await self._deadlines.end_record(pending)
 
     def send_held(self, pending: Pending, *, is_sent: bool) -> None:
-        """Send an approved call, if it still may be; join a call that `is_sent`."""
+        """Send an approved call, if it may still be sent; join a call that `is_sent`."""
         if pending.is_held:
             self._remove_held(pending)
         self._deadlines.watch(pending, alone=True)
@@ -239,7 +240,7 @@ class InFlightCalls(Calls):
             return
         is_lost = pending.stage is Stage.RUNNING and not pending.message.rerunnable
         if is_lost or pending.was_sent_before(self._transport.epoch or ""):
-            # the server lost that it was sent, or started: only its outcome may arrive
+            # the server lost its state: only its outcome may still arrive
             pending.worker = ""
             self._pump.queue_of(pending).orphaned(pending)
             self.ended_calls.sent_before_loss(pending)
@@ -312,7 +313,7 @@ class InFlightCalls(Calls):
     ) -> list[RecordedRejection]:
         """Record that calls were rejected.
 
-        No dispatcher can send them afterwards; all of them answer them by this result.
+        No dispatcher can send the calls afterwards; all dispatchers answer them with this result.
         """
         user = pending_factory.user_of(turn)
         users = [None] if user is None else [None, user]
@@ -375,7 +376,7 @@ class InFlightCalls(Calls):
         session: str | None,
         work: Coroutine[Any, Any, Outcome],
     ) -> Pending:
-        """Answer a call in this dispatcher by `work`, which never raises."""
+        """Answer a call in this dispatcher with the outcome of `work`, which never raises."""
         pending = pending_factory.answered_here(call, spec, session)
         self._open[pending.root] = pending
         self._observers.started(pending, "")
@@ -391,7 +392,7 @@ class InFlightCalls(Calls):
     ) -> Pending:
         """Take over a call that another dispatcher published, with its outcome if it has one.
 
-        A call that is not wanted is only to be cancelled, and is not sent again. Raises what the
+        A call that is not wanted is only cancelled, and is not sent again. Raises what the
         transport raises if the ledger cannot be read.
         """
         states = await self._transport.states(pending_factory.record_keys(found))
@@ -407,7 +408,7 @@ class InFlightCalls(Calls):
             server_now=self._transport.server_time(),
         )
         now, has_record = time.monotonic(), states[pending.retries] is not None
-        # A claim of it would have left a mark, so the server knows whether it was ever sent.
+        # A claim would have left a mark, so the server knows whether the call was ever sent.
         may_be_unsent = (
             not has_record
             and not pending.message.rerunnable
@@ -418,7 +419,7 @@ class InFlightCalls(Calls):
         self._deadlines.watch(pending, alone=True)
         if not is_wanted:
             return pending
-        # lost: the next dispatcher to ask for approval writes it again
+        # lost: the next dispatcher that requests approval writes it again
         if found.approval and not has_record:
             self.approvals.look(pending)
         elif has_record or (pending.message.rerunnable and pending.deadline > now):
@@ -478,7 +479,10 @@ class InFlightCalls(Calls):
         await self._end(calls, everywhere=True)
 
     async def leave(self, calls: Sequence[Pending]) -> None:
-        """End calls unless another dispatcher waits for them; each is answered here."""
+        """End calls unless another dispatcher waits for them.
+
+        In any case, each is answered here.
+        """
         await self._end(calls, everywhere=False)
 
     async def _end(self, calls: Sequence[Pending], *, everywhere: bool) -> None:
@@ -531,7 +535,10 @@ class InFlightCalls(Calls):
             self._unless_refused(pending, self._rate_gate.submit)
 
     def _unless_refused(self, pending: Pending, send: Callable[[Pending], None]) -> None:
-        """Send a call unless it is refused now: it may have been accepted long ago."""
+        """Send a call unless it is refused now.
+
+        It is checked again because it may have been accepted long ago.
+        """
         pending.queue = self._routes.home(pending.queue, pending.spec)
         refusal = self.available.refusal(pending.as_run)
         if refusal is not None:
@@ -606,7 +613,7 @@ class InFlightCalls(Calls):
 
 
 def _of_all(known: Sequence[RecordedRejection]) -> RecordedRejection:
-    """What is known of a call that may have any of several records."""
+    """What the ledger knows of a call that may have one of several records."""
     executed = {each.executed for each in known}
     ran = next((e for e in (Executed.UNKNOWN, None) if e in executed), Executed.NO)
     return RecordedRejection(ran, is_new=all(each.is_new for each in known))

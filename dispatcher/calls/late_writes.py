@@ -1,4 +1,7 @@
-"""Tracks writes that were answered and may still run; later calls wait for their end."""
+"""Tracks writes that were answered and may still run.
+
+Later calls wait until these writes have ended.
+"""
 
 import asyncio
 import time
@@ -9,7 +12,7 @@ from toolpool.contract.errors import ServerError
 from toolpool.dispatcher.calls.pending import Pending
 
 LEASES_TO_WAIT = 2
-"""The leases after which a lost worker has stopped its writes."""
+"""After this many lease times, a lost worker has stopped its writes."""
 _LOOK_SECONDS = 1.0
 
 
@@ -19,7 +22,7 @@ class LateWrites:
     def __init__(self, *, lease_ttl: float, has_ended: Callable[[str], Awaitable[bool]]) -> None:
         self._has_ended = has_ended
         self.patience = LEASES_TO_WAIT * lease_ttl
-        """Seconds from its answer after which no report of a write can arrive."""
+        """How many seconds after the answer a report about the write can still arrive."""
         self._unended: dict[str, asyncio.Event] = {}
 
     def watch(self, pending: Pending) -> None:
@@ -29,7 +32,7 @@ class LateWrites:
         asyncio.get_running_loop().call_later(2 * self.patience, self._unended.pop, key, None)
 
     def heard(self, keys: Iterable[str]) -> None:
-        """Note that these writes have ended, or that their end no longer matters."""
+        """Record that these writes have ended, or that their end no longer matters."""
         for key in keys:
             if (ended := self._unended.get(key)) is not None:
                 ended.set()
@@ -37,8 +40,8 @@ class LateWrites:
     async def end_of(self, pending: Pending, since: float) -> bool:
         """Return whether an answered write has ended, after waiting while its end may be reported.
 
-        It cannot have been started after `since`, on the monotonic clock. A background call is not
-        waited for: it may take a day.
+        The write cannot have been started after `since`, on the monotonic clock. A background call
+        is not waited for, because it may take a day.
         """
         if pending.is_open:
             return False

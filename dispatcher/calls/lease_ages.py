@@ -35,13 +35,13 @@ class LeaseAges:
         """Since when the server has answered without a gap."""
 
     def interrupted(self) -> None:
-        """Note that the server did not answer: earlier observations no longer count."""
+        """Record that the server did not answer: earlier observations no longer count."""
         self.since = _NEVER
 
     def look(self, leases: Iterable[WorkerLease], now: float, *, clock_jumped: bool) -> None:
         """Record one survey.
 
-        A late one counts as a gap: the server, or this process, stood still.
+        A late survey counts as a gap: the server, or this process, stood still.
         """
         if self.since == _NEVER or clock_jumped or now - self._looked_at > self._longest_gap:
             self.since = now

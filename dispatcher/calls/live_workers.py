@@ -11,7 +11,7 @@ from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.transports.base import Transport
 
 _LIVE_SECONDS = 10.0
-"""How long a version counts as running after its last worker was seen, as that worker may return.
+"""How many seconds a version counts as running after its last worker, which may return.
 
 A worker that announced its end, as in a release, is not waited for.
 """
@@ -27,7 +27,7 @@ class LiveWorkers:
         self._toolsets: dict[str, Toolset] = {}
         self._seen_at: dict[str, float] = {}
         self.by_queue: dict[str, dict[str, int]] = {}
-        """Slots by queue and toolset; another dict whenever they have changed."""
+        """Slots by queue and toolset. When they change, the dict is replaced."""
         self._started_at: dict[str, float] = {}
         """When the oldest live worker of each queue started, in Unix time."""
         self._absent_since: dict[str, float] = {}
@@ -120,7 +120,7 @@ class LiveWorkers:
         if spec.name in self.live:
             return False
         sets = self.by_queue.get(self._names.queue(spec.queue, spec.run_in))
-        if not sets:  # a tool that its last workers lacked stays absent without workers
+        if not sets:  # a tool that the last workers lacked stays absent without workers
             return spec.name in self._unserved
         return all(map(self.is_known, sets))
 

@@ -28,7 +28,7 @@ class RateLimited:
 
     limits: tuple[Limit, ...]
     is_sent: bool = False
-    """Whether it was sent before, and a worker found no place for it."""
+    """Whether it was sent before, and a worker found its limits exhausted."""
     waits: bool = True
     has_places: bool = False
 
@@ -101,7 +101,7 @@ class Pending(msgspec.Struct, eq=False):
     keep: float
     began: float = msgspec.field(default_factory=time.monotonic)
     turn_began: float = 0.0
-    """When its turn was dispatched; 0 if it is not of this dispatcher's turns."""
+    """When its turn was dispatched; 0 if the turn was not dispatched here."""
     answered_at: float = 0.0
     outcome: Outcome | None = None
     latches: "list[Waiter]" = msgspec.field(default_factory=list)
@@ -131,7 +131,7 @@ class Pending(msgspec.Struct, eq=False):
     is_new_outcome: bool = True
     """Whether its outcome was not yet stored when this dispatcher asked."""
     is_recorded: bool = False
-    """Whether its outcome is that of its record; not noted of one that is ok."""
+    """Whether its outcome was read from its record; not set for a success."""
     timer: asyncio.TimerHandle | None = None
     started_key: str = ""
     started_attempt: int = 0
@@ -146,10 +146,10 @@ class Pending(msgspec.Struct, eq=False):
     answer_by: float = math.inf
     """The deadline that its approval set, even if it passes the rate gate again."""
     is_held: bool = False
-    """Whether it counts among its session's waiting calls without being on a queue."""
+    """Whether it counts as one of its session's waiting calls although it is on no queue."""
     on_answered: "Callable[[Pending], None] | None" = None
     share: "SharedRun | None" = None
-    """The equal calls that it shares a run with, or that it is the run of."""
+    """The shared run that it belongs to, or that it is itself."""
     is_run: bool = False
     """Whether it is a shared run, which is no caller's own call."""
     shared_as: str = ""
@@ -222,9 +222,10 @@ class Pending(msgspec.Struct, eq=False):
 
     @property
     def may_be_known(self) -> bool:
-        """Whether the ledger may have it although this dispatcher has not sent it.
+        """Whether the ledger may have a record of it although this dispatcher has not sent it.
 
-        Also true for calls that another dispatcher may send: those with an approval or a handle.
+        Also true for calls that another dispatcher may send, which are those with an approval or a
+        handle.
         """
         is_named = self.message.session is not None and self.message.turn is not None
         return is_named or self.is_run or bool(self.approval) or self.in_background
@@ -304,21 +305,24 @@ class Pending(msgspec.Struct, eq=False):
         return True
 
     def published(self, epoch: str, at: float, *, confirmed_at: float = 0.0) -> None:
-        """Note that the server confirmed, at `confirmed_at`, the message that was sent at `at`."""
+        """Record that the server confirmed the message, sent at `at`, at `confirmed_at`."""
         self.epoch, self.published_at = epoch, at
         self.queued_at = self.queued_at or confirmed_at
 
     def published_again(self, at: float) -> None:
-        """Note that another message was sent at `at`; the worker of the last one is gone."""
+        """Record that another message was sent at `at`; the previous worker is gone."""
         self.published_at, self.worker = at, ""
         self.republished += 1
 
     def forget_epoch(self) -> None:
-        """Forget the epoch: the record is lost, so non-execution can no longer be proved."""
+        """Forget the epoch.
+
+        The record is lost, so it can no longer be proved that the call did not run.
+        """
         self.epoch = _FORGOTTEN_EPOCH
 
     def not_to_be_sent(self, *, keep: float, may_have_run: bool) -> None:
-        """Note that it is cancelled before it is sent; its record is kept for `keep` seconds."""
+        """Record that it is cancelled before it is sent; its record is kept for `keep` seconds."""
         self.keep, self.may_have_run = max(self.keep, keep), may_have_run
 
     def abandoned(self, *, everywhere: bool = False) -> None:
@@ -335,7 +339,7 @@ class Pending(msgspec.Struct, eq=False):
         self.start_by = min(start_by, self.deadline)
 
     def for_any_version(self) -> None:
-        """Allow any version of its tool: no worker has the one that validated it."""
+        """Allow any version of its tool: no worker has the version that validated it."""
         self.message = msgspec.structs.replace(self.message, final=True)
 
     def traced(self, headers: dict[str, str]) -> None:
@@ -353,7 +357,7 @@ class Pending(msgspec.Struct, eq=False):
         self.start_by = min(until, self.deadline)
 
     def unsent(self) -> None:
-        """Note that it is on no queue: it has to be approved first."""
+        """Record that it is on no queue, because it has to be approved first."""
         self.epoch, self.published_at, self.queued_at = "", 0.0, 0.0
 
     def set_approval_message(self, message: CallMessage) -> None:
@@ -363,7 +367,7 @@ class Pending(msgspec.Struct, eq=False):
         self.message = msgspec.structs.replace(self.message, arguments=message.arguments)
 
     def decided(self, decision: bytes | None) -> None:
-        """Note the signed decision that approves it; None if the decision is pending."""
+        """Record the signed decision that approves it; None if the decision is pending."""
         self.message = msgspec.structs.replace(self.message, approval=decision)
         if decision is None:
             self.answer_by = math.inf
@@ -377,7 +381,7 @@ class Pending(msgspec.Struct, eq=False):
         self.message = msgspec.structs.replace(self.message, verdict=verdict)
 
     def approved(self, *, start_by: float, deadline: float) -> None:
-        """Note the approval; the call may be sent."""
+        """Record the approval; the call may be sent."""
         self.awaits_approval = False
         self.deadline = self.answer_by = min(deadline, self.answer_by)
         self.start_by = min(start_by, self.deadline)
@@ -410,11 +414,11 @@ class Pending(msgspec.Struct, eq=False):
         self.attempt_ended(before)
 
     def shared(self, how: str, age: float = 0.0) -> None:
-        """Note that an equal call provides its result, by a shared run or a kept result."""
+        """Record that an equal call provides its result, by a shared run or a kept result."""
         self.shared_as, self.age = how, age
 
     def attempt_ended(self, outcome: Outcome) -> None:
-        """Note the outcome of an attempt, or of a shared run, that another attempt follows."""
+        """Record the outcome of an attempt, or of a shared run, before another attempt."""
         if outcome.executed is not Executed.NO:
             self.ran_before = outcome
 
@@ -432,10 +436,10 @@ class Pending(msgspec.Struct, eq=False):
         return msgspec.structs.replace(outcome, executed=self.ran_before.executed)
 
     def answer(self, outcome: Outcome) -> Outcome:
-        """Set the outcome, wake the waiters, and stop the task that would answer it. Only once.
+        """Set the outcome, wake the waiters, and stop the task that would answer it.
 
-        If no worker started the last attempt, or its approval had ended, the outcome is that of the
-        attempt before.
+        Takes effect only once. If no worker started the last attempt, or its approval had ended,
+        the outcome is that of the previous attempt.
         """
         if outcome.code is Code.EXPIRED and self.ran_before is not None:
             outcome = self.ran_before

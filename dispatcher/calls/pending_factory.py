@@ -1,4 +1,4 @@
-"""Creates open calls: newly accepted, answered here, or taken over from another dispatcher."""
+"""Creates open calls: newly accepted, answered here, or taken over from other dispatchers."""
 
 import time
 from collections.abc import Sequence
@@ -34,7 +34,9 @@ def user_of(turn: TurnOptions) -> Any:
 
 
 def key_of(call: ToolCall, turn: TurnOptions, tenant: str, user: Any = None) -> str:
-    """A stable key for the same call of the same turn of the same session; else random."""
+    """The same key for the same call of the same turn of the same session; without a turn or
+    session, a random key.
+    """
     if turn.session is None or turn.id is None:
         return new_nonce()
     where = [turn.id, call.index] if not call.has_own_key else []
@@ -44,14 +46,14 @@ def key_of(call: ToolCall, turn: TurnOptions, tenant: str, user: Any = None) -> 
         return encoding.stored_digest(
             [tenant, turn.session, *where, call.id, call.name, sent, *whose]
         )
-    except TypeError:  # keys that are not text, which a host may have combined
+    except TypeError:  # a host may have mixed text keys with others
         return new_nonce()
 
 
 def _idempotency_of(call: ToolCall, turn: TurnOptions, tenant: str) -> str:
     """What the idempotency key of a call with a unique id is derived from; empty for others.
 
-    The turn is no part of it, since `resume` may not know the turn.
+    The turn is not included, since `resume` may not know it.
     """
     if call.has_own_key or not is_unique(call.id) or turn.session is None or turn.id is None:
         return ""
@@ -270,8 +272,8 @@ def adopted(
 ) -> Pending:
     """Another dispatcher's call, at its last attempt; `states` are those of its records.
 
-    Without a record the dispatcher that gave the handle may not have sent it, so it may still be
-    started.
+    If there is no record, the dispatcher that returned the handle may not have sent the call, so it
+    may still be started.
     """
     now = time.monotonic()
     deadline = now + max(0.0, found.deadline - server_now)

@@ -16,7 +16,7 @@ from toolpool.dispatcher.outcomes import forgotten, unreachable
 log = logs.logger("publishing")
 
 _NOT_TAKEN = (CallState.WAITING, CallState.APPROVED, CallState.LAPSED, CallState.MOVED)
-"""The answers for an approved call whose message the server did not take."""
+"""The answers for an approved call whose message the server did not accept."""
 
 
 class Queue(Protocol):
@@ -25,11 +25,11 @@ class Queue(Protocol):
     name: str
 
     def started(self, pending: Pending) -> None:
-        """Note that a worker has claimed a call."""
+        """Record that a worker has claimed a call."""
         ...
 
     def orphaned(self, pending: Pending) -> None:
-        """Note that no worker will start a call."""
+        """Record that no worker will start a call."""
         ...
 
 
@@ -47,13 +47,13 @@ class Publisher:
     async def publish(
         self, taken: list[Pending], *, sent: bool = False, epoch: str | None = None
     ) -> bool:
-        """Publish until the server confirms it; calls whose queue wait ends first are answered.
+        """Publish until the server confirms.
 
-        `sent`: the server may have taken an earlier message, in this epoch. Returns whether any was
-        sent.
+        Calls whose queue wait ends first are answered. `sent`: the server may have accepted an
+        earlier message, in `epoch`. Returns whether a message was sent.
         """
-        epoch = epoch if sent else self._transport.epoch  # before the first message
-        # the same for every attempt, so that the ledger still publishes what it noted
+        epoch = epoch if sent else self._transport.epoch  # read before the first message is sent
+        # the same for every attempt, so that the ledger publishes the calls it has recorded
         nonce = new_nonce()
         while taken := [pending for pending in taken if pending.outcome is None]:
             try:
@@ -82,7 +82,10 @@ class Publisher:
                 self._calls.resolve(pending, unreachable(executed, is_full=is_full))
 
     async def _publish_once(self, taken: list[Pending], nonce: str, epoch: str | None) -> None:
-        """Publish once; `epoch` is the server's, from before any message that it may have taken."""
+        """Publish once.
+
+        `epoch` is the server's epoch from before any message that it may have accepted.
+        """
         now, server_now = time.monotonic(), self._transport.server_time()
         batch = Batch(
             id=new_nonce(),

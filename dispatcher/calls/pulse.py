@@ -11,7 +11,7 @@ from toolpool.dispatcher.calls.services import Calls
 from toolpool.dispatcher.observer import Observers, Pulse
 
 _SHARE_OF_TIME = 100
-"""Looking through the waiting calls may take 1 % of the time at most."""
+"""Checking the waiting calls may take 1 % of the time at most."""
 _UNSTARTED = (Stage.NEW, Stage.WAITING, Stage.PUBLISHING, Stage.QUEUED)
 
 
@@ -43,8 +43,8 @@ async def beat(calls: Calls, pump: Pump, observers: Observers) -> None:
 def _oldest_waiting(calls: Collection[Pending], pump: Pump, now: float) -> float:
     """The age of the oldest call that waits for a worker, in seconds.
 
-    `calls` are in order of acceptance. Calls held back by a limit of their tool or session do not
-    count.
+    `calls` are in order of acceptance. Calls that a limit of their tool or session holds back do
+    not count.
     """
     for pending in calls:
         if pending.awaits_approval or pending.shares_run:

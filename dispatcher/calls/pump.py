@@ -1,4 +1,4 @@
-"""Takes calls and hands each to its queue, where they leave in fair micro-batches."""
+"""Puts each call on its queue. The queues send their calls in fair micro-batches."""
 
 from toolpool.contract.outcome import Code
 from toolpool.dispatcher.calls.pending import Pending, Stage
@@ -18,7 +18,7 @@ class Pump:
         self._shared = PumpState()
         settings = services.settings
         self._few = min(settings.waiting_per_session, settings.waiting_per_dispatcher)
-        """While fewer calls than this wait, there is room for any session's."""
+        """While fewer calls than this wait, calls of every session are accepted."""
 
     @property
     def waiting(self) -> int:
@@ -31,15 +31,16 @@ class Pump:
         return sum(queue.unstarted for queue in self._shared.queues.values())
 
     def submit(self, pending: Pending) -> None:
-        """Take a call; answer `exception.overloaded` at once if there is no room for it."""
+        """Accept a call; answer it `exception.overloaded` at once if there is no room for it."""
         has_room = self._shared.waiting < self._few and not self._services.transport.is_full
         if has_room or self._has_room(pending):
             self.queue_of(pending).submit(pending)
 
     def hold(self, pending: Pending, *, always: bool = False) -> bool:
-        """Count a call that waits elsewhere as waiting; return False if it is refused instead.
+        """Count a call that is on no queue as waiting.
 
-        `always` admits a call that already waits for another dispatcher.
+        Returns False if the call is refused instead. `always` admits a call that already waits for
+        another dispatcher.
         """
         has_room = always or self._has_room(pending)
         if has_room:
@@ -86,12 +87,12 @@ class Pump:
         return queue
 
     def move_to_background(self, pending: Pending) -> None:
-        """Note that the call moves to the background, before it is marked so."""
+        """Record that the call moves to the background, before it is marked so."""
         if pending.queue:
             self.queue_of(pending).move_to_background(pending)
 
     def done(self, pending: Pending) -> None:
-        """Note that the call was answered."""
+        """Record that the call was answered."""
         if pending.queue:
             self.queue_of(pending).done(pending)
 
@@ -120,7 +121,7 @@ class Pump:
             self.queue_of(pending).enter(pending)
 
     def interrupted(self) -> None:
-        """Note that the server did not answer, so that the live workers are unknown."""
+        """Record that the server did not answer, so that the live workers are unknown."""
         self._shared.knows_workers = False
         self._shared.wake()
 

@@ -17,9 +17,9 @@ from toolpool.dispatcher.calls.publishing import Publisher
 from toolpool.dispatcher.calls.services import Calls, Services
 
 _BATCH_BYTES = 512 * 1024
-"""Arguments of one message; a call with more goes alone."""
+"""The limit on the arguments in one message, in bytes. A call with more is sent alone."""
 _TOO_LATE_SECONDS = 0.1
-"""This close to the end of its queue wait a call is not sent: no worker could start it."""
+"""A call with less of its queue wait left is not sent: no worker could start it."""
 _FIRST_BATCH = {RunIn.LOOP: 64, RunIn.THREAD: 8, RunIn.PROCESS: 1}
 
 
@@ -63,7 +63,7 @@ class PumpState:
             del self.sessions[name]
 
     def has_room(self, flow: str) -> None:
-        """A call of this session has left: send its other calls, on any queue."""
+        """Called when a call of this session has left: sends its other calls, on any queue."""
         for queue in self.queues.values():
             queue.has_room(flow)
 
@@ -137,15 +137,15 @@ class QueuePump:
             self._sending = asyncio.ensure_future(self._send())
 
     def started(self, pending: Pending) -> None:
-        """Note that a worker has claimed the call, which makes room for another."""
+        """Record that a worker has claimed the call, which makes room for another."""
         self._leave_queue(pending, Stage.RUNNING)
 
     def orphaned(self, pending: Pending) -> None:
-        """Note that no worker will start the call, so that it does not hold back others."""
+        """Record that no worker will start the call, so that it does not hold back others."""
         self._leave_queue(pending, Stage.ORPHANED)
 
     def move_to_background(self, pending: Pending) -> None:
-        """Note that the call moves to the background, which makes room in its session."""
+        """Record that the call moves to the background, which makes room in its session."""
         flow = self._flows.get(pending.flow)
         if flow is not None and not pending.in_background and pending.is_in_flight:
             flow.session.in_flight -= 1
@@ -191,12 +191,12 @@ class QueuePump:
         self._unstarted += pending.is_unstarted
 
     def published_again(self, pending: Pending) -> None:
-        """Note that a call that a worker had waits to be started again."""
+        """Record that a call, which a worker had started, waits to be started again."""
         if pending.stage in (Stage.RUNNING, Stage.ORPHANED) and pending.move_to(Stage.QUEUED):
             self._unstarted += 1
 
     def done(self, pending: Pending) -> None:
-        """Note that the call was answered, wherever it was."""
+        """Record that the call was answered, wherever it was."""
         if pending.stage is Stage.NEW:
             return
         if pending.stage is Stage.WAITING:
@@ -228,12 +228,12 @@ class QueuePump:
         if flow.waiting or flow.in_flight or flow.in_ring:
             return
         self._flows.pop(name, None)
-        session = self._shared.sessions.get(name)  # may be another than the flow's
+        session = self._shared.sessions.get(name)  # may differ from the flow's session
         if session is not None and not session.waiting and not session.in_flight:
             del self._shared.sessions[name]
 
     def has_room(self, name: str) -> None:
-        """Send this session's next call: it may have one more in flight."""
+        """Send this session's next call, since the session may have one more call in flight."""
         flow = self._flows.get(name)
         if flow is not None and flow.waiting and not flow.in_ring:
             self._join_ring(name, flow)
@@ -293,7 +293,7 @@ class QueuePump:
             flow = self._flows[name]
             flow.in_ring = False
             if flow.session.in_flight >= self._most_in_flight:
-                continue  # its calls on another queue took its place
+                continue  # its calls on another queue used up its limit
             pending = self._first(flow, too_late)
             if pending is None:
                 self._forget_if_empty(name, flow)
@@ -317,8 +317,8 @@ class QueuePump:
     def _first(self, flow: _Flow, too_late: float) -> Pending | None:
         """The first of a session's calls that may be sent; removes those that may not.
 
-        A call that no worker could start in time expires in place; a cancelled call is about to
-        end.
+        A call that no worker could start in time stays until it expires; a cancelled call is about
+        to end.
         """
         while flow.waiting:
             pending = next(iter(flow.waiting))

@@ -10,17 +10,17 @@ from toolpool.dispatcher.calls.live_workers import LiveWorkers
 
 
 class QueueRoutes:
-    """The queues of the tools, by what the live workers offer."""
+    """Finds the queue of each tool, by what the live workers offer."""
 
     def __init__(self, live_workers: LiveWorkers, names: RedisKeys) -> None:
         self._live = live_workers
         self._names = names
         self._routes: dict[str, str] = {}
-        """By spec digest, as long as the workers of the queues stay the same."""
+        """Queues by spec digest, valid while the workers of the queues stay the same."""
         self._based_on = live_workers.by_queue
 
     def queue_for(self, spec: ToolSpec) -> str:
-        """The queue whose workers all run this version of the tool, as far as is known."""
+        """The queue whose workers all run this version of the tool, as far as known here."""
         if self._based_on is not self._live.by_queue:
             self._routes.clear()
             self._based_on = self._live.by_queue

@@ -10,7 +10,7 @@ from toolpool.contract.envelope import WorkerLease
 
 _OVERDUE_SECONDS = 3.0
 _OVERDUE_WITHOUT_LENGTHS_SECONDS = 10.0
-"""How long before a message is overdue if the broker does not report queue lengths."""
+"""After how many seconds a message is overdue if the broker does not report queue lengths."""
 _MOST_DOUBLINGS = 10
 _NEVER = float("inf")
 
@@ -21,9 +21,9 @@ class QueueWatch:
     def __init__(self) -> None:
         self._empty_since: dict[str, float] = {}
         self._idle_since: dict[str, float] = {}
-        """Since when a queue has been empty with an idle worker."""
+        """By queue: since when it has been empty while a worker was idle."""
         self._started_up_to: dict[str, float] = {}
-        """When the last message with a started call was sent."""
+        """By queue: when the last message with a started call was sent."""
 
     def forget(self) -> None:
         """Forget all observations: they no longer count."""
@@ -31,7 +31,7 @@ class QueueWatch:
         self._idle_since.clear()
 
     def started(self, queue: str, published_at: float) -> None:
-        """Note that a call has started whose message was sent at `published_at`."""
+        """Record that a call, whose message was sent at `published_at`, has started."""
         known = self._started_up_to.get(queue, 0.0)
         self._started_up_to[queue] = max(known, published_at)
 
@@ -53,9 +53,9 @@ class QueueWatch:
     ) -> bool:
         """Whether a message sent at `published_at`, and `republished` since, may be lost.
 
-        The wait doubles with each republication, unless the queue is empty and a worker is idle:
-        then the message can only be lost, and it holds back others. `depths_known`: the broker
-        reports queue lengths.
+        The wait doubles with each republication. If the queue is empty and a worker is idle, it
+        does not: then the message must be lost, and it holds back other calls. `depths_known`: the
+        broker reports queue lengths.
         """
         if now - max(self._idle_since.get(queue, _NEVER), published_at) >= _OVERDUE_SECONDS:
             return True

@@ -35,20 +35,23 @@ from toolpool.dispatcher.outcomes import not_queued, over_rate
 log = logs.logger("rate_gate")
 
 _AT_ONCE = 256
-"""The most calls and notes in one step."""
+"""The largest number of calls and notes in one step."""
 _NOTES_AT_MOST = 10_000
 _PATIENCE_SECONDS = 2.0
 _SHORTEST_PAUSE_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 1.0
-"""The longest pause between requests: a call that ends unstarted frees a place early."""
+"""The longest pause between requests in seconds.
+
+It is limited because a call that ends unstarted frees a place early.
+"""
 _LAST_WORD_SECONDS = 1.0
 _FOLLOW_SECONDS = 1.0
 _LOOK_SECONDS = 0.5
 """The interval between searches of a group for calls that cannot start in time."""
 _AGAIN_SECONDS = 1.0
-"""When to ask again for a tool at its concurrency limit: the end of a call is not predictable."""
+"""The interval between requests for a tool at its concurrency limit, in seconds."""
 _TOO_LATE_SECONDS = 0.1
-"""This close to the end of its queue wait a call is not sent: no worker could start it."""
+"""A call with less of its queue wait left is not sent: no worker could start it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +71,7 @@ class _Group:
     timer: asyncio.TimerHandle | None = None
 
     def in_turn(self) -> Iterator[Pending]:
-        """Yield one call of each session in turn, as many as may be started in one window."""
+        """Yield one call of each session in turn, up to the number that one window allows."""
         left = min(_AT_ONCE, *(limit.rate.most for limit in self.limits))
         flows = deque(iter(flow) for flow in islice(self.flows.values(), left))
         while flows and left:
@@ -98,18 +101,19 @@ class RateGate:
         self._pump = pump
         self._groups: dict[tuple[Limit, ...], _Group] = {}
         self._ready: dict[_Group, None] = {}
-        """The groups that may ask now, the next one first."""
+        """The groups that may ask for places now, in order."""
         self._notes: deque[RateRelease] = deque(maxlen=_NOTES_AT_MOST)
         self._asking: asyncio.Task[None] | None = None
         self._server_is_away = False
         self._is_closed = False
         self._looked_up = 0
-        """How many waiting calls were looked up, to take each in turn."""
+        """How many waiting calls were looked up, so that each call has its turn."""
 
     def submit(self, pending: Pending) -> None:
-        """Take a call; it goes on to the pump when it has a place under each of its limits.
+        """Hold a call until it has a place under each of its limits, then pass it to the pump.
 
-        If it cannot have one within its queue wait, it is answered `exception.overloaded` at once.
+        If no place can be free within its queue wait, the call is answered `exception.overloaded`
+        at once.
         """
         spec, unset = pending.spec, msgspec.UNSET
         limits: tuple[Limit, ...] = ()
@@ -163,7 +167,10 @@ class RateGate:
             self._calls.refuse(pending, _over(group.full, group.free_at))
 
     async def follow(self) -> None:
-        """Let waiting calls go that another dispatcher has sent or ended, until cancelled."""
+        """Release waiting calls when another dispatcher has sent or ended them.
+
+        Runs until cancelled.
+        """
         while True:
             await asyncio.sleep(_FOLLOW_SECONDS)
             try:
@@ -199,7 +206,7 @@ class RateGate:
                 self._take(pending, key, limited.limits, verdict)
 
     async def close(self) -> None:
-        """Stop asking, and tell the server what became of the calls that had places."""
+        """Stop asking, and report the state of the calls that had places to the server."""
         for group in self._groups.values():
             if group.timer is not None:
                 group.timer.cancel()
@@ -301,7 +308,7 @@ class RateGate:
             if pending is not None:
                 drawn.append((pending, group.limits))
                 groups.append((group, calls))
-                self._ready[group] = self._ready.pop(group)  # others come first the next time
+                self._ready[group] = self._ready.pop(group)  # other calls come first next time
         return [each for each in drawn if self._may_be_sent(each[0])]
 
     def _may_be_sent(self, pending: Pending) -> bool:
@@ -338,7 +345,10 @@ class RateGate:
             self._wait(group, verdict)
 
     def _wait(self, group: _Group, verdict: RateVerdict) -> None:
-        """Let a group without a free place wait; answer its calls that could have none in time."""
+        """Let a group without a free place wait.
+
+        Its calls that cannot get a place in time are answered.
+        """
         del self._ready[group]
         group.has_to_wait = True
         now = time.monotonic()

@@ -29,7 +29,7 @@ from toolpool.dispatcher.transports.base import Survey
 log = logs.logger("recovery")
 
 _POLL_SECONDS = 10.0
-"""After this many seconds an outcome is looked up that may have been reported elsewhere only."""
+"""After this many seconds, an outcome is looked up that may have been reported elsewhere."""
 _GROUP = 64
 _PATIENCE_SECONDS = 5.0
 _NEVER = float("inf")
@@ -64,15 +64,15 @@ class Recovery:
         self._homeless: dict[Pending, None] = {}
         """Calls whose tool no live worker has."""
         self._unsure: set[Pending] = set()
-        """Calls to ask the server about with the next survey in any case."""
+        """Calls about which the server is asked with the next survey in any case."""
 
     def interrupted(self) -> None:
-        """Note that the server did not answer: earlier observations no longer count."""
+        """Record that the server did not answer: earlier observations no longer count."""
         self._leases.interrupted()
         self.queue_watch.forget()
 
     async def released(self, pending: Pending) -> None:
-        """Check a call that a worker gave back, or that another dispatcher had.
+        """Check a call that a worker gave back, or that was taken over from another dispatcher.
 
         Never raises: the next survey tries again.
         """
@@ -87,8 +87,8 @@ class Recovery:
     async def passed(self, pending: Pending, reason: str) -> None:
         """Reroute a call whose worker lacks this version of its tool to a worker known to have it.
 
-        If none is known, or this one should have it, or the worker may not start it (`reason`), the
-        call waits for the next survey. Never raises.
+        If no such worker is known, or this worker should have that version, or a switch denies the
+        call (`reason`), the call waits for the next survey. Never raises.
         """
         if pending.stage is not Stage.QUEUED or not pending.is_open:
             return
@@ -137,7 +137,7 @@ class Recovery:
     async def examine(
         self, survey: Survey, leases: Collection[WorkerLease], calls: Iterable[Pending]
     ) -> None:
-        """Recover the calls that a survey, with these live workers, shows to be lost."""
+        """Recover the calls that are lost according to a survey with these live workers."""
         now = time.monotonic()
         self._note(survey, leases, now)
         calls = list(calls)
@@ -231,8 +231,8 @@ class Recovery:
     async def _reopen(self, pending: Pending) -> None:
         """Open a record that the server has lost again, if the call may run twice.
 
-        It gets the next attempt number, but is not bound to the new epoch: it may have started
-        before the loss, so a missing record would prove nothing.
+        The call gets the next attempt number, but is not bound to the new epoch: it may have
+        started before the loss, so a missing record would prove nothing.
         """
         if not pending.message.rerunnable:
             pending.worker = ""  # only its outcome may arrive, if its worker returns
@@ -321,7 +321,7 @@ class Recovery:
     def _had_time(self, pending: Pending) -> bool:
         """Whether a worker that runs an orphaned call had time to report it in the current epoch.
 
-        False if a start was reported: the server may have lost that report, and its worker may be
+        False if a start was reported: the server may have lost the claim, and the worker may be
         dead.
         """
         return pending.stage is Stage.ORPHANED and self.reported_epoch is not None
@@ -329,7 +329,8 @@ class Recovery:
     def _is_overdue(self, pending: Pending, survey: Survey, now: float) -> bool:
         """Whether to check a call now.
 
-        After a change of the epoch no worker starts it until this dispatcher says that it waits.
+        After a change of the epoch, no worker starts the call until this dispatcher reports that it
+        still waits for it.
         """
         sent_before = pending.published_at < self._epoch_since
         if sent_before and pending.epoch != survey.epoch:

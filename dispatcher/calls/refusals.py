@@ -33,9 +33,9 @@ _ROUNDED_SECONDS = 0.1
 """The precision of a result's `retry_after`, in seconds."""
 _WRITE_SECONDS = 2.0
 _ASKED_TOGETHER_SECONDS = 10.0
-"""How long after its queue wait a refused call may still be requested elsewhere."""
+"""How many seconds after its queue wait a refused call may still be dispatched elsewhere."""
 LEAST_KEPT_SECONDS = 40.0
-"""A refusal is kept at least this long."""
+"""A refusal is kept for at least this many seconds."""
 
 Refused = tuple[Pending, Outcome]
 
@@ -52,7 +52,7 @@ class RecordedRejection(NamedTuple):
 
 
 class Refusals:
-    """Writes refusals, those of one event-loop turn together."""
+    """Writes refusals. Refusals of the same iteration of the event loop are written together."""
 
     def __init__(self, services: Services, calls: Calls) -> None:
         self._transport = services.transport
@@ -91,7 +91,7 @@ class Refusals:
         answers: list[LedgerAnswer | None] = []
         for start in range(0, len(closings), _GROUP):
             answers += await self._close(closings[start : start + _GROUP], CloseReason.REJECTED)
-            if None in answers:  # the server is away: the others would wait as long
+            if None in answers:  # the server is unreachable: the other calls would wait as long
                 break
         answers += [None] * (len(closings) - len(answers))
         return list(map(self._rejected, closings, answers))
@@ -167,7 +167,7 @@ class Refusals:
         end: CloseReason,
     ) -> None:
         match answer.state:
-            case CallState.WAITING | CallState.APPROVED:  # another dispatcher waits for it, too
+            case CallState.WAITING | CallState.APPROVED:  # another dispatcher waits for it too
                 self._calls.approval_required(pending)
             case CallState.RUNNING if end is CloseReason.DENIED:
                 self._calls.started(pending, answer.worker)
@@ -199,7 +199,9 @@ class Refusals:
 
 
 def _anew_after(outcome: Outcome) -> float | None:
-    """Seconds until a repeated request is accepted: `retry_after` less clock error and rounding."""
+    """Seconds until the call may be dispatched again: `retry_after` less clock error and
+    rounding.
+    """
     if outcome.retry_after is None:
         return None
     return max(0.0, outcome.retry_after - CLOCK_MARGIN_SECONDS - _ROUNDED_SECONDS)

@@ -1,4 +1,4 @@
-"""Reads the reply stream and hands each reply to its call."""
+"""Reads the reply stream and applies each reply to its call."""
 
 import asyncio
 
@@ -48,10 +48,10 @@ class ReplyReader:
                 try:
                     self.take(reply, is_record=False)
                 except Exception:
-                    log.exception("reply_not_taken")  # the other replies must not wait for ever
+                    log.exception("reply_not_taken")  # other replies must not wait forever
 
     def take(self, data: bytes, *, is_record: bool = True) -> None:
-        """Apply one signed reply; ignore one for an answered or unknown call.
+        """Apply one signed reply. A reply for an answered or unknown call is ignored.
 
         `is_record`: the reply is the outcome that the call's record has now.
         """

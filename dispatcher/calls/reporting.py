@@ -40,7 +40,7 @@ _WAITS_AT_MOST = 50
 _SHARE_OF_TIME, _CHEAP_SECONDS = 100, 0.002
 _MINUTES = 60
 _ROWS_AT_MOST = 100
-"""About 8 KB of a report."""
+"""The limit on listed counts, about 8 KB of a report."""
 
 
 class RecentlyEnded:
@@ -85,7 +85,8 @@ class RecentlyEnded:
 class UnsentCall(NamedTuple):
     """A call that is not accepted yet, or that its provider runs if a person approves it.
 
-    `began` is on the monotonic clock. `end` cancels it; the outcome, None if it did not end.
+    `began` is on the monotonic clock. `end` cancels the call and returns its outcome; None if it
+    did not end.
     """
 
     call: ToolCall
@@ -120,7 +121,7 @@ class Reporter:
         self.unsent_calls: Callable[[], Iterable[UnsentCall]] = lambda: ()
         """Calls that wait for others of their turn or for a policy, or that providers run."""
         self.handed_out: Callable[[str | None], str | None] = lambda _: None
-        """Returns the record key of the call of a handle given here."""
+        """Returns the key of the record of a handle's call, for handles returned here."""
         self.policy: Callable[[], str] = lambda: ""
         """The digest of the policy that decides about calls; empty if there is none."""
         self._ended = RecentlyEnded()
@@ -137,7 +138,10 @@ class Reporter:
         )
 
     def report(self) -> bytes:
-        """The signed report; the last one if a new one would cost more than 1 % of the time."""
+        """The signed report.
+
+        The previous one is repeated if a new one would cost more than 1 % of the time.
+        """
         started = time.perf_counter()
         if started >= self._report_at:
             self._last_report = self._new_report()

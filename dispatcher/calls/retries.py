@@ -1,4 +1,4 @@
-"""When the pool retries a failed call by itself: for tools that declare `retries=`."""
+"""Decides when the pool retries a failed call by itself, for tools that declare `retries=`."""
 
 import asyncio
 import random
@@ -18,7 +18,7 @@ _LONGEST_PAUSE_SECONDS = 10.0
 _NEVER_RETRIED = frozenset(
     {Code.OVERLOADED, Code.CIRCUIT_OPEN, Code.QUEUE_UNREACHABLE, Code.EXPIRED}
 )
-"""A retry would only wait again for the same cause."""
+"""Codes that are not retried: a retry would only wait for the same cause again."""
 
 
 def is_final(outcome: Outcome) -> bool:
@@ -32,7 +32,7 @@ def pause_before(
 ) -> float | None:
     """Seconds before the next attempt, doubled each time, with jitter; None for no retry.
 
-    `time_left` is until the last moment that still leaves room for a reply.
+    `time_left` is the time until the last moment at which a reply can still arrive in time.
     """
     message = pending.message  # a later release may declare other retries
     if outcome.ok or not message.retries or not message.rerunnable:
@@ -70,8 +70,8 @@ class Retries:
     def try_again(self, pending: Pending, outcome: Outcome) -> bool:
         """Whether a call with this outcome is retried. Schedules the retry.
 
-        A retry has its own record, named after the first. Later requests for the call follow the
-        same names to the same outcome.
+        A retry has its own record, named after the first. When the call is dispatched again, the
+        same names lead to the same outcome.
         """
         share = pending.share
         if share is not None and not share.may_retry(pending):
@@ -89,7 +89,7 @@ class Retries:
             return False
         if pending.is_cancelled and not (pending.in_background or pending.is_attached):
             return False
-        if not pending.is_new_outcome:  # it may have been retried long ago
+        if not pending.is_new_outcome:  # another dispatcher may have retried it long ago
             pause = 0.0
         if not pending.is_cancelled:
             self._observers.call("retried", pending, pause)

@@ -1,8 +1,8 @@
 """Lets equal reads share a run, or a recent result, if their tool allows it.
 
-Each call keeps its own id, deadline and answer. The run that answers them is one more call in
-flight, without a caller of its own. The ledger decides for the whole fleet which run that is; if it
-cannot be reached, only the calls of this dispatcher share.
+Each call keeps its own id, deadline and answer. The run that answers equal calls is one more call
+in flight, without a caller of its own. The ledger decides for the whole fleet which run that is. If
+the ledger cannot be reached, only calls of this dispatcher share a run.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ log = logs.logger("run_sharing")
 _ASK_SECONDS = 1.0
 _GROUP = 128
 _LATE_SECONDS = 1.5
-"""The latest answer of a shared run after its deadline, as `Deadlines` enforces it."""
+"""How many seconds after its deadline a shared run is answered at the latest."""
 _LEAST_WAIT_SECONDS = 0.2
 _RETRY_AFTER_SECONDS = 1.0
 _CLOCKS_APART_SECONDS = 2.0
-"""How far a worker's fleet time may be ahead of this dispatcher's."""
+"""How many seconds a worker's fleet time may be ahead of this dispatcher's."""
 _NOT_TRIED = frozenset({Code.EXPIRED, Code.CANCELLED, Code.OVERLOADED})
-"""Codes of a run for reasons that concern other callers: sharers with time get another run."""
+"""Codes of runs that ended for another caller's reason: sharers with time get another run."""
 
 
 class Runs(Calls, Protocol):
@@ -71,7 +71,7 @@ class RunSharing:
         self._calls = calls
         self._joinable: dict[str, SharedRun] = {}
         self._anew: dict[str, SharedRun] = {}
-        """The shared runs of this event-loop turn that must not reuse anything older."""
+        """The shared runs of this event-loop iteration that must not reuse an older result."""
         self._gathered: list[SharedRun] = []
         self._submitted: list[tuple[Pending, str, bool]] = []
         """Calls that may have a record of their own, with their digests and `anew`."""
@@ -79,7 +79,7 @@ class RunSharing:
         self._is_closed = False
 
     def close(self) -> None:
-        """Stop asking; the owner of the open calls answers them."""
+        """Stop asking for runs; the owner of the open calls answers them."""
         self._is_closed = True
 
     def submit(self, asker: Pending, digest: str, *, anew: bool) -> None:
@@ -136,7 +136,10 @@ class RunSharing:
             self._answer(asker, full)
 
     def leave(self, calls: Collection[Pending]) -> list[Pending]:
-        """Detach calls from their runs; return those to end: unshared calls and unneeded runs."""
+        """Detach calls from their runs.
+
+        Returns the calls to end: those that share no run, and runs that nobody needs.
+        """
         rest = [p for p in calls if p.share is None or (p.is_run and not p.share.askers)]
         leaving: defaultdict[SharedRun, list[Pending]] = defaultdict(list)
         for asker in calls:
@@ -154,7 +157,7 @@ class RunSharing:
         return rest
 
     def over(self, pending: Pending) -> None:
-        """Note that a sharing call, or a shared run, has its answer."""
+        """Record that a sharing call, or a shared run, has its answer."""
         share = pending.share
         if share is None:
             return
@@ -187,7 +190,9 @@ class RunSharing:
             self._again(share, run)
 
     def _later_sharers(self, share: SharedRun, run: Pending, outcome: Outcome) -> list[Pending]:
-        """The sharers that outlast a run that was not started, or that was refused for others."""
+        """The sharers that need another run, because this one was not started or was refused for a
+        reason of another caller.
+        """
         if outcome.code not in _NOT_TRIED or outcome.executed is Executed.YES:
             return []
         since = time.monotonic() + _LEAST_WAIT_SECONDS
@@ -280,9 +285,9 @@ class RunSharing:
         self._gather(share)
 
     def _reusable(self, found: SharedRunAnswer, share: SharedRun) -> Settled | None:
-        """The kept result if others may have it: a complete success that is not too old.
+        """The cached result if other calls may get it: a complete success that is not too old.
 
-        Its age is by its signed time: the server's own data may be forged.
+        Its age is computed from its signed time, because the server's own data may be forged.
         """
         try:
             reply = self._envelope.decode_settled(found.key, found.outcome)
@@ -320,7 +325,7 @@ class RunSharing:
         return asyncio.get_running_loop().call_later(max(0.0, seconds), self._is_due, asker)
 
     def _is_due(self, asker: Pending) -> None:
-        """End the wait of a sharer at its own deadline."""
+        """End the wait of a sharing call at its own deadline."""
         share = asker.share
         if not asker.is_open or share is None:
             return

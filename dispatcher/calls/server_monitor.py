@@ -1,4 +1,4 @@
-"""Surveys the server: which tools are published, which workers live, what may be lost."""
+"""Surveys the server for published tools, live workers and calls that may be lost."""
 
 import asyncio
 import time
@@ -55,7 +55,7 @@ class ServerMonitor:
         self._circuits = circuits
         self._reporter = reporter
         self._follows_catalog = follows_catalog
-        # A lease must span several surveys, or one would seem to be missing.
+        # A lease must span several surveys, or a living worker's lease would seem to be missing.
         self._every = min(_LONGEST_PAUSE_SECONDS, services.settings.lease_ttl / 8)
         self._unserved_after = services.settings.unserved_after
         self._strangers = 0
@@ -99,7 +99,7 @@ class ServerMonitor:
     async def once(self) -> None:
         """Survey once. Never raises."""
         try:
-            async with self._looking:  # one at a time: an older survey must not be applied last
+            async with self._looking:  # one survey at a time: an older one must not be applied last
                 await self._look()
         except Exception as error:  # noqa: BLE001 - what was known stays good
             self._recovery.interrupted()

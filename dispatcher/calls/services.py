@@ -1,4 +1,4 @@
-"""What the parts that move calls share: the services, and the interface to the calls."""
+"""What the parts of `calls` share: the services, and the interface to the open calls."""
 
 import asyncio
 from collections.abc import Collection, Coroutine, Iterable, Sequence
@@ -40,7 +40,7 @@ class Calls(Protocol):
         ...
 
     def refuse(self, pending: Pending, outcome: Outcome) -> None:
-        """Answer a call that is refused, by what the ledger has recorded of it."""
+        """Answer a refused call according to its record in the ledger."""
         ...
 
     def settled(self, reply: bytes) -> None:
@@ -80,19 +80,21 @@ class Calls(Protocol):
         ...
 
     def started(self, pending: Pending, worker: str) -> None:
-        """Note that a worker has claimed a call."""
+        """Record that a worker has claimed a call."""
         ...
 
     def released(self, pending: Pending) -> None:
-        """Note that a worker gave a call back."""
+        """Record that a worker gave a call back."""
         ...
 
     def limited(self, pending: Pending, limits: tuple[Limit, ...]) -> None:
-        """Note that a worker took a call's message and one of these limits had no place."""
+        """Record that a worker received a call's message and one of these limits was exhausted."""
         ...
 
     def passed(self, pending: Pending, reason: str) -> None:
-        """Note that a worker took a call's message without claiming it; `reason` as in `Passed`."""
+        """Record that a worker received a message without claiming the call; see
+        `Passed.reason`.
+        """
         ...
 
     def restart_queue_wait(self, pending: Pending) -> None:
@@ -104,7 +106,7 @@ class Calls(Protocol):
         ...
 
     def ended(self, keys: Iterable[str]) -> None:
-        """Note that tools ended whose calls had been answered before."""
+        """Record that tools ended whose calls had been answered before."""
         ...
 
     def asked(self, question: Question) -> None:

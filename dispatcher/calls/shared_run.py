@@ -16,7 +16,7 @@ from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.turn_options import TurnOptions
 
 KEPT_SECONDS = 300.0
-"""How much longer than its result is valid the outcome of a shared run is kept."""
+"""How many seconds the outcome of a shared run is kept after its result has become invalid."""
 
 
 def equality_of(
@@ -25,9 +25,9 @@ def equality_of(
     """A digest that is equal for calls that may share a run; None if the call may not.
 
     A worker compares typed arguments only with the policy verdict of the call that it runs, and
-    with the `switches` on arguments at that time, so both are part of it. A tool with a
-    `ToolContext` may use its session and host context, so these are part of it too. A call that may
-    move to the background has its own run, which its handle stands for.
+    with the `switches` on arguments at that time, so both are part of the digest. A tool with a
+    `ToolContext` may use its session and host context, so these are part of the digest too. A call
+    that may move to the background has its own run, which its handle stands for.
     """
     if not spec.is_shared or turn.wait is not None:
         return None
@@ -43,12 +43,12 @@ def equality_of(
     parts = ["shared", tenant, spec.name, spec.digest, call.arguments, whose, compared]
     try:
         return encoding.digest(parts)
-    except (TypeError, ValueError):  # keys that are not text, which a host may have combined
+    except (TypeError, ValueError):  # a host may have mixed text keys with others
         return None
 
 
 class SharedRun:
-    """The calls that share one run, in order. `anew`: no result that began earlier is allowed."""
+    """The calls that share one run, in order. `anew`: a run that began earlier must not be used."""
 
     __slots__ = (
         "_asked", "_timers", "anew", "askers", "digest", "is_joined", "is_over", "key",
@@ -80,7 +80,7 @@ class SharedRun:
         return max(asker.message.timeout for asker in self.askers)
 
     def takes(self, asker: Pending) -> bool:
-        """Whether a call may join: the limits of others must not end it early."""
+        """Whether a call may join: the limits of the other calls must not end it early."""
         limit = self._asked if self.run is None else self.timeout
         return not self.is_over and (not limit or asker.message.timeout <= limit)
 
@@ -97,7 +97,7 @@ class SharedRun:
             timer.cancel()
 
     def begins(self, run: Pending, *, is_joined: bool) -> None:
-        """Set the run: one about to be sent, or one that another dispatcher sent (`is_joined`)."""
+        """Set the run. It is about to be sent, or another dispatcher has sent it (`is_joined`)."""
         self.run, run.share, self.is_joined, self.key = run, self, is_joined, run.key
 
     def was_over(self, run: Pending) -> bool:
@@ -109,7 +109,7 @@ class SharedRun:
         return run is self.run and bool(self.askers) and not self.was_over(run)
 
     def again(self, *, unless: str) -> None:
-        """Request another run, as the outcome of this one does not apply."""
+        """Request another run, as the outcome of the current run does not apply."""
         self.key, self.unless = self.digest + new_nonce(), root_of(unless)
         self.run, self.is_joined, self.is_over, self._asked = None, False, False, 0.0
 

@@ -2,7 +2,7 @@
 
 The use of a custom tool waits for its result. The use of the agent's own tools waits for a
 confirmation if its permission is `ask`, and for a result only if the session says that it is
-blocked on it: otherwise the server runs it.
+blocked on it: otherwise the server runs the tool.
 """
 
 from collections.abc import Mapping
@@ -104,7 +104,7 @@ def _kind(event: dict[str, Any]) -> str:
 
 
 def _blocked_on(events: list[dict[str, Any]]) -> set[str] | None:
-    """The events that the session is blocked on; None if it does not say."""
+    """The events that the session is blocked on; None if the session does not say."""
     for event in reversed(events):
         if event.get("type") == "session.status_idle":
             reason = event.get("stop_reason")
@@ -114,7 +114,10 @@ def _blocked_on(events: list[dict[str, Any]]) -> set[str] | None:
 
 
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
-    """The events that wait for an answer. Requests for permission are not run here."""
+    """The events that wait for an answer.
+
+    Tools for which only permission is requested are not run here.
+    """
     return [
         reader.call(
             index,
@@ -131,7 +134,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
 
 
 def said(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Nothing: the session stores its own history."""
+    """Empty, because the session stores its own history."""
     return []
 
 

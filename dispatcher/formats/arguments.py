@@ -22,7 +22,7 @@ _BREAKS = (
     ("Invalid control character", "control"),
     ("Invalid \\", "escape"),
 )
-"""The parser's messages, by their start, and our names for them."""
+"""The beginnings of the parser's messages, and toolpool's names for them."""
 
 
 class Unacceptable(ValueError):
@@ -154,7 +154,7 @@ def _no_constant(name: str) -> float:
 
 
 def _broken(error: json.JSONDecodeError) -> Flaw:
-    """The flaw of invalid JSON: what, where, and the few characters around it."""
+    """The flaw of invalid JSON: what is wrong, where, and the characters around that position."""
     start = max(0, error.pos - _AROUND_CHARACTERS)
     around = error.doc[start : error.pos + _AROUND_CHARACTERS]
     before = "…" if start else ""

@@ -24,7 +24,7 @@ _WITHOUT_ARGUMENTS = frozenset({"id", "name", "type"})
 
 
 def recognises(response: Any) -> bool:
-    """Whether it is an object with a name and an input, or a list, and of no other type."""
+    """Whether it is a list, or an object with a name and an input that names no other type."""
     if isinstance(response, list):
         return True
     return (
@@ -73,7 +73,7 @@ def _of_unknown_form(block: dict[str, Any]) -> Flaw | None:
 
 
 def said(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Nothing: bare calls belong to no conversation."""
+    """Empty, because bare calls belong to no conversation."""
     return []
 
 

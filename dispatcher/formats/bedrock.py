@@ -31,7 +31,7 @@ _DOCUMENTS = {
 
 
 def recognises(response: Any) -> bool:
-    """Whether its output is a message, or it is a bare message with a `toolUse` block."""
+    """Whether its output is a message, or whether it is itself a message with a `toolUse` block."""
     if not isinstance(response, dict):
         return False
     if isinstance(response.get("output"), dict):

@@ -16,7 +16,8 @@ from toolpool.dispatcher.messages.wording import PLAIN, Wording
 class NotAResponse(Exception):
     """Raised when a response holds no content list.
 
-    `reason` names the sentence in a locale's `unreadable`, with what fills its blanks.
+    `reason` is the key of the sentence in a locale's `unreadable`, with the values of its
+    placeholders.
     """
 
     def __init__(self, reason: str, **blanks: str) -> None:
@@ -32,8 +33,8 @@ NO_APPROVER = Flaw(Code.DENIED, "no_approver")
 class Reader(msgspec.Struct, frozen=True):
     """Makes calls from blocks. `turn` names calls that came without an id: stable, never random.
 
-    `doubled_keys`: an object in the response has a duplicate key. `wording` has the language of the
-    notes on assumptions. `ending` is how the response ended.
+    `doubled_keys`: an object in the response has a duplicate key. The notes on assumptions are in
+    the language of `wording`. `ending` is how the response ended.
     """
 
     turn: str
@@ -93,7 +94,7 @@ class Reader(msgspec.Struct, frozen=True):
                     else arguments.parse(raw, self.max_bytes)
                 )
                 if isinstance(parsed, Flaw) and asks:
-                    flaw = parsed  # the provider runs its own text, not what we make of it
+                    flaw = parsed  # the provider runs the text that it has, not a repaired one
                 elif isinstance(parsed, Flaw) or cut_off or self.doubled_keys:
                     values, flaw, note = self._judged(raw, parsed, note, cut_off=cut_off)
                 else:
@@ -118,7 +119,8 @@ class Reader(msgspec.Struct, frozen=True):
     ) -> tuple[dict[str, Any] | None, Flaw | None, str | None]:
         """The arguments, or their flaw, and the note on assumptions.
 
-        If a call may be cut off, only text can prove that it is complete.
+        If a call may be cut off, only arguments that were sent as text can prove that it is
+        complete.
         """
         if self.doubled_keys and (key := arguments.doubled_key(raw)) is not None:
             return None, arguments.doubled(key), note
@@ -189,7 +191,7 @@ def last_block(content: list[Any]) -> int:
 def another_choice(number: int) -> tuple[Flaw, dict[str, Any]]:
     """The flaw and origin of a call in a choice beyond the first.
 
-    Choices are alternatives, and one conversation goes on. The origin distinguishes its answer from
-    those of the first choice.
+    Choices are alternatives: only one of them continues the conversation. The origin distinguishes
+    its answer from those of the first choice.
     """
     return Flaw(Code.DENIED, "another_choice"), {"choice": number}

@@ -11,10 +11,10 @@ LONGEST = 256
 _UNIQUE = re.compile(
     r"(srv)?toolu_([a-z]+_)?[0-9A-Za-z]{20,}"  # Anthropic, also by way of a cloud
     r"|tooluse_[0-9A-Za-z_-]{20,}"  # Bedrock
-    r"|(mcpr|sevt)_(?!0{4})[0-9A-Za-z]{20,}"  # requests that OpenAI and Anthropic ask a host about
+    r"|(mcpr|sevt)_(?!0{4})[0-9A-Za-z]{20,}"  # OpenAI's and Anthropic's requests to a host
     r"|call_([0-9]{2}_)?(?!0{4})[0-9A-Za-z]{20,}"  # OpenAI, DeepSeek
     r"|function-call-[0-9]{15,}"  # Gemini
-    # Mistral, but no name in camel case with a number at its end
+    # Mistral, except camel-case names that end with a number
     r"|(?=.*[a-z])(?=.+[A-Z])(?=.*([A-Z][0-9A-Z]|[0-9][A-Za-z]))[0-9A-Za-z]{9}"
     # vLLM and others: a UUID or its beginning
     r"|(chatcmpl-tool-|call_|fc_)?(?!0{4})([0-9a-f]{16,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})"
@@ -34,14 +34,14 @@ def is_usable(id: Any) -> TypeGuard[str]:
 
 
 def is_unique(id: Any) -> bool:
-    """Whether an id has one of the forms that providers make at random, so no other call has it.
+    """Whether an id has a form that providers generate at random, so that no other call has it.
 
-    Other ids may be given again: some servers count from 0 in every response. The format of a
+    Other ids may be used again: some servers count from 0 in every response. The format of a
     response says nothing, since gateways translate formats and keep the ids.
     """
     return isinstance(id, str) and _UNIQUE.fullmatch(id) is not None
 
 
 def substitute(id: str) -> str:
-    """The id to send in place of an unusable one; the same for the same id."""
+    """The id to send in place of an unusable one; the same unusable id always gets the same id."""
     return f"id-{hashlib.blake2b(id.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"

@@ -23,7 +23,7 @@ render_refusal = openai_chat.render_refusal
 
 
 def recognises(response: Any) -> bool:
-    """Whether it has a message beside a finish reason, without choices, or one with a tool plan."""
+    """Whether it has a message and a finish reason, without choices, or a tool plan."""
     if not isinstance(response, dict) or "choices" in response or "index" in response:
         return False
     message = response.get("message")

@@ -14,7 +14,7 @@ from toolpool.dispatcher.formats.tool_names import alias
 
 
 def options_of(spec: ToolSpec, *options: str) -> dict[str, Any]:
-    """Those of the `options` that the tool declares, by name, as plain JSON."""
+    """The `options` that the tool declares, by name, as plain JSON."""
     values = {name: getattr(spec, name) for name in options}
     return {
         name: list(value) if isinstance(value, tuple) else value
@@ -41,7 +41,7 @@ def strict_of(spec: ToolSpec, form: Form) -> dict[str, Any] | None:
 
 
 def flat_functions(specs: list[ToolSpec], taken: re.Pattern[str]) -> list[dict[str, Any]]:
-    """Functions with their fields side by side, as the newer APIs take them."""
+    """Functions with all fields on one level, as the newer APIs require."""
     return [
         {
             "type": "function",
@@ -64,7 +64,7 @@ def output_of(spec: ToolSpec) -> dict[str, Any] | None:
 
 
 def output_object_of(spec: ToolSpec) -> dict[str, Any] | None:
-    """The output schema if every result is an object, as its root says."""
+    """The output schema, if its root says that every result is an object."""
     schema = output_of(spec)
     root = resolve(schema, schema) if schema is not None else None
     if schema is None or not isinstance(root, dict) or root.get("type") != "object":

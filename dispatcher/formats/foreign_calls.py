@@ -23,11 +23,11 @@ _READS = {
     "ollama": {"openai_chat"},
     "bare": {"openai_chat"},
 }
-"""The other forms whose calls a form reads as its own."""
+"""For each form, the other forms whose calls it reads as its own."""
 
 
 def foreign_form(response: Any, name: str) -> str | None:
-    """The form of a call in `response` that the form `name` does not read; None if it reads all.
+    """The form of a call that the form `name` does not read; None if it reads all calls.
 
     LangChain's messages repeat their calls in the form of the provider behind them.
     """

@@ -48,7 +48,7 @@ def identity(response: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
-    """The first candidate's finish reason; that of the blocked prompt if there is no candidate."""
+    """The first candidate's finish reason; without a candidate, why the prompt was blocked."""
     candidates = response.get("candidates")
     if isinstance(candidates, list) and candidates and isinstance(candidates[0], dict):
         first = candidates[0]
@@ -89,7 +89,7 @@ def calls_of(
 ) -> list[ToolCall]:
     """The calls of one candidate, counted from `first`.
 
-    The last one may be cut off even if other parts follow: empty parts do.
+    The last call may be cut off even if other parts follow, because empty parts may follow.
     """
     found = [(_call_in(part), part) for part in parts if _call_in(part) is not None]
     flaw, origin = another_choice(number) if number else (None, None)
@@ -141,7 +141,7 @@ def either(holder: dict[str, Any], camel: str, snake: str) -> Any:
 
 
 def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
-    """The first candidate's content; calls without an id stay so."""
+    """The first candidate's content; calls without an id stay without one."""
     candidates = response.get("candidates")
     first = candidates[0] if isinstance(candidates, list) and candidates else None
     content = first.get("content") if isinstance(first, dict) else None
@@ -187,8 +187,8 @@ def render_refusal(text: str) -> list[dict[str, Any]]:
 def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
     """The `tools` parameter: one tool that declares every function.
 
-    `parametersJsonSchema` takes JSON Schema as it is; the upper-case form of `parameters` would
-    lose some of it.
+    `parametersJsonSchema` accepts JSON Schema unchanged; its conversion to `parameters` would lose
+    parts.
     """
     if not specs:
         return []

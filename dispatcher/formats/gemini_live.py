@@ -1,7 +1,7 @@
 """Gemini's Live API: a `toolCall` message in, one function response per call out.
 
-The session's `send_tool_response` takes them. A background call is answered twice, as the API wants
-it of non-blocking functions: when it goes on, and with its result.
+The session's `send_tool_response` sends them. A background call is answered twice, as the API
+requires for non-blocking functions: when the call moves to the background, and with its result.
 """
 
 from collections.abc import Mapping
@@ -36,14 +36,14 @@ def _calls(response: dict[str, Any]) -> Any:
 
 
 def identity(response: dict[str, Any]) -> tuple[Any, Any]:
-    """The id of the first call: a message has none."""
+    """The id of the first call, because a message has no id."""
     calls = _calls(response)
     first = calls[0] if isinstance(calls, list) and calls else None
     return (first.get("id") if isinstance(first, dict) else None), None
 
 
 def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
-    """None: a call comes while the session goes on."""
+    """None, because a call arrives while the session goes on."""
     return None, None
 
 
@@ -57,7 +57,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
 
 
 def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Nothing: the session stores its own history."""
+    """Empty, because the session stores its own history."""
     return []
 
 
@@ -74,12 +74,12 @@ def _response(result: ToolResult) -> dict[str, Any]:
 
 
 def render_refusal(text: str) -> list[dict[str, Any]]:
-    """Nothing: the session would not take a response without a call."""
+    """Empty, because the session does not accept a response without a call."""
     return []
 
 
 def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
-    """The `tools` of a session: background tools do not block it."""
+    """The `tools` of a session. Background tools are declared as non-blocking."""
     offered = gemini.offer(specs)
     for tool in offered:
         for declaration, spec in zip(tool["functionDeclarations"], specs, strict=True):

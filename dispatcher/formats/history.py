@@ -21,7 +21,7 @@ class HistoryAnswer(NamedTuple):
 
 
 class PlacedAnswer(NamedTuple):
-    """An answer in a history, and the message or block that it is, at its message's position."""
+    """An answer in a history, with its message or block, and the position of its message."""
 
     answer: HistoryAnswer
     at: int
@@ -32,9 +32,9 @@ class PlacedAnswer(NamedTuple):
 class PastResponse:
     """One response in a history, by the positions of its messages.
 
-    `response` is in the form that the format's `parse` takes. An answer to it belongs after it and
-    before `until`; None if it may stand anywhere. `joins`: only answers separate it from the
-    previous response.
+    `response` is in the form that the format's `parse` takes. Its answers belong between the
+    response and `until`; None if they may stand anywhere. `joins`: only answers separate this
+    response from the previous one.
     """
 
     at: tuple[int, ...]
@@ -43,7 +43,7 @@ class PastResponse:
     joins: bool
 
     def is_astray(self, placed: PlacedAnswer) -> bool:
-        """Whether an answer to it stands where its provider does not look for it."""
+        """Whether an answer stands where the response's provider does not accept it."""
         return self.until is not None and not self.at[-1] < placed.at < self.until
 
 
@@ -65,7 +65,7 @@ class Edit:
         self._changed[at] = message
 
     def add(self, after: int, messages: Sequence[Any]) -> None:
-        """Add messages after one, and after those added there before."""
+        """Add messages after a position, behind messages that were added there before."""
         self._added.setdefault(after, []).extend(messages)
 
     def done(self) -> list[Any]:
@@ -105,7 +105,7 @@ class History(Protocol):
 
     @property
     def as_kept(self) -> Callable[[Message, Message], Message]:
-        """Converts a message into the form in which its host stores the one beside it."""
+        """Converts a message into the form in which the host stores the message beside it."""
         ...
 
     def place(
@@ -117,8 +117,8 @@ class History(Protocol):
     ) -> None:
         """Put the answers of a response in place.
 
-        `found` has, for each of its calls, the existing answer, at any position; `answers` are the
-        rendered ones of the other calls.
+        `found` has the existing answer of each call, at any position, or None; `answers` are the
+        rendered answers of the other calls.
         """
         ...
 
@@ -127,7 +127,7 @@ class History(Protocol):
 class Blocks:
     """Answers are blocks of the message after the response.
 
-    `said` makes a response of the model's message, `answer` reads a block that is an answer, and
+    `said` converts the model's message to a response, `answer` reads a block that is an answer, and
     `blocks` is the field with a message's blocks.
     """
 
@@ -210,7 +210,7 @@ class Messages:
     """Answers are messages, right after the response."""
 
     said: Callable[[Message], Any]
-    """Makes a response of the model's message; None for a message without calls."""
+    """Converts the model's message to a response; None for a message without calls."""
     answer: Callable[[Message], HistoryAnswer | None]
     has_ids: bool = True
     tells: Callable[[Message], bool] | None = None
@@ -261,7 +261,7 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Calls and answers are items of one flat list; a response is a run of the model's items."""
+    """Calls and answers are items of one flat list; a response is several items of the model."""
 
     is_call: Callable[[Message], bool]
     is_said: Callable[[Message], bool]

@@ -21,9 +21,9 @@ _Place = tuple[int, int]
 def matched(
     responses: Responses, answers: Sequence[PlacedAnswer], *, has_ids: bool
 ) -> list[list[PlacedAnswer | None]]:
-    """For each call of each response its answer at any position; None if it has none.
+    """For each call of each response, its answer, at any position; None if it has none.
 
-    `has_ids`: the provider takes no answer without an id for a call that has one.
+    `has_ids`: for a call with an id, the provider accepts no answer without one.
     """
     found: list[list[PlacedAnswer | None]] = [[None] * len(calls) for _, calls in responses]
     open_calls: dict[str, list[_Place]] = defaultdict(list)
@@ -60,7 +60,7 @@ def _newest(
     found: list[list[PlacedAnswer | None]],
     answer: HistoryAnswer,
 ) -> _Place | None:
-    """The first of the newest response's open calls that an answer may belong to."""
+    """The first open call of the newest response to which the answer may belong."""
     places = open_calls.get(_key_of(answer))
     while places and found[places[-1][0]][places[-1][1]] is not None:
         places.pop()  # answered under another of its names

@@ -27,7 +27,7 @@ offer = openai_chat.offer_functions
 
 
 def recognises(response: Any) -> bool:
-    """Whether it is an AI message, or one whose calls have `args`."""
+    """Whether it is an AI message, or a message whose calls have `args`."""
     if not isinstance(response, dict) or "choices" in response:
         return False
     kind = response.get("type")
@@ -52,7 +52,7 @@ def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
     metadata = _metadata(response)
     reason = next((metadata[key] for key in _REASONS if metadata.get(key)), None)
     if reason is None and response.get("tool_call_chunks") and not _is_last(response):
-        return "null", None  # some chunks of a stream, not all
+        return "null", None  # only some chunks of a stream
     return reason, None
 
 
@@ -129,7 +129,7 @@ def _answer(message: dict[str, Any]) -> HistoryAnswer | None:
 
 
 def _as_kept(message: dict[str, Any], beside: dict[str, Any]) -> dict[str, Any]:
-    """A message in the form of the one beside it: LangChain reads only uniform lists."""
+    """A message in the form of the message beside it: LangChain reads only uniform lists."""
     is_held = isinstance(beside.get("data"), dict)
     return {"type": message["type"], "data": message} if is_held else message
 

@@ -82,14 +82,14 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
 
 
 def _origin(params: dict[str, Any]) -> dict[str, Any] | None:
-    """The protocol version of a request that states it, as each does since 2026-07-28."""
+    """The protocol version, if the request states it, as every request does since 2026-07-28."""
     meta = params.get("_meta")
     version = meta.get(_VERSION) if isinstance(meta, dict) else None
     return {"version": version} if isinstance(version, str) else None
 
 
 def said(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Nothing: a request is no part of a conversation."""
+    """Empty, because a request is not part of a conversation."""
     return []
 
 
@@ -131,7 +131,7 @@ def _result(result: ToolResult) -> dict[str, Any]:
 
 
 def _shown(block: dict[str, Any]) -> dict[str, Any]:
-    """A block of MCP as it is; one of Anthropic in MCP's form."""
+    """An MCP block unchanged, and an Anthropic block in MCP's form."""
     if not is_anthropic(block):
         return block
     media = media_of(block)
@@ -150,7 +150,8 @@ def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
 
     Until 2025-11-25 an output schema has to describe objects: with another the SDKs refuse the
     whole list. The SDKs validate every success by it, so it also allows the handle that any call
-    may be answered with. A background tool, which often is, has none.
+    may be answered with. A background tool, whose calls are often answered with a handle, has no
+    output schema.
     """
     offered: list[dict[str, Any]] = []
     for spec in specs:

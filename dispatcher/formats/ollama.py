@@ -36,7 +36,7 @@ def identity(response: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
-    """Its done reason; a response that is not done is part of a stream."""
+    """Its done reason. A response that is not done is part of a stream."""
     return (response.get("done_reason"), None) if response.get("done") else ("not done", None)
 
 

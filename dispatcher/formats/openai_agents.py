@@ -105,7 +105,7 @@ def _call(index: int, action: dict[str, Any], reader: Reader) -> ToolCall:
         )
     asked = action.get("request")
     asked = asked if isinstance(asked, dict) else {}
-    is_of_tool = asked.get("type") == "mcp_tool_call"  # no one here could sign in to a page
+    is_of_tool = asked.get("type") == "mcp_tool_call"  # nobody can sign in to a page here
     raw = asked.get("arguments")
     return reader.call(
         index,
@@ -120,7 +120,7 @@ def _call(index: int, action: dict[str, Any], reader: Reader) -> ToolCall:
 
 
 def said(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Nothing: the session stores its own history."""
+    """Empty, because the session stores its own history."""
     return []
 
 

@@ -171,14 +171,14 @@ def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any
         return []
     kept = {key: message[key] for key in _SENT_BACK if key in message}
     if not kept.get("tool_calls", True):
-        del kept["tool_calls"]  # an empty list is refused
+        del kept["tool_calls"]  # the API refuses an empty list
     if isinstance(message.get("audio"), dict):
         kept["audio"] = {"id": message["audio"].get("id")}
     return [{"role": "assistant", **with_ids(kept, ids)}]
 
 
 def with_ids(message: dict[str, Any], ids: Mapping[int, str]) -> dict[str, Any]:
-    """A message whose calls have the ids that they were given here, by index."""
+    """A message with the ids that its calls were given here, by index."""
     blocks = message.get("tool_calls")
     if not ids or not isinstance(blocks, list):
         return message
@@ -220,7 +220,7 @@ def offer_functions(specs: list[ToolSpec]) -> list[dict[str, Any]]:
 
 
 def _custom(spec: ToolSpec) -> dict[str, Any]:
-    """A free-text tool. Chat has the grammar one level deeper than Responses."""
+    """A free-text tool. In Chat Completions, the grammar is one level deeper than in Responses."""
     custom = {"name": alias(spec.name, TOOL_NAMES), "description": spec.description}
     form = text_format_of(spec)
     if form is None:

@@ -41,11 +41,11 @@ class _Kind:
     asks: bool = False
     """Whether the provider only asks for permission to run the tool."""
     whole: tuple[str | None, ...] = (None, "completed")
-    """The states in which it is complete: shell calls are `in_progress` until they are answered."""
+    """The states of a complete item: shell calls are `in_progress` until they are answered."""
 
 
 def waits(item: dict[str, Any]) -> bool:
-    """Whether an item waits for an answer from here: the API answers hosted ones."""
+    """Whether an item waits for an answer from the host: the API itself answers hosted tools."""
     kind = item.get("type")
     if kind == "tool_search_call":
         return item.get("execution") == "client"
@@ -99,7 +99,7 @@ def answers(result: ToolResult) -> Answers:
 
 
 def is_program(origin: Mapping[str, Any]) -> bool:
-    """Whether a program called, and not the model itself."""
+    """Whether a program made the call, and not the model itself."""
     caller = origin.get("caller")
     return isinstance(caller, dict) and caller.get("type") == "program"
 
@@ -132,7 +132,10 @@ def _function_answer(result: ToolResult, origin: dict[str, Any]) -> Answers:
 
 
 def _state(result: ToolResult) -> dict[str, str]:
-    """The status of a call that the model does not wait for; it may be answered again later."""
+    """The status of a call that the model does not wait for.
+
+    The call may be answered again later.
+    """
     if not (result.origin or {}).get("async"):
         return {}
     return {"status": "in_progress" if result.is_running else "completed"}

@@ -38,7 +38,7 @@ def _response(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def identity(response: dict[str, Any]) -> tuple[Any, Any]:
-    """The response's id; it does not name its model."""
+    """The response's id; a response does not name its model."""
     return _response(response).get("id"), None
 
 
@@ -60,7 +60,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
 
 
 def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Nothing: the session has its own items."""
+    """Empty, because the session stores its own items."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""OpenAI Responses: items that wait for an answer in, one item for each out.
+"""OpenAI Responses: items that wait for an answer in, one item per call out.
 
 What each kind of item contains and how it is answered is in `openai_items`.
 """
@@ -83,7 +83,10 @@ def render_refusal(text: str) -> list[dict[str, Any]]:
 
 
 def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
-    """The `tools` parameter, with `strict` always set: its default refuses most schemas."""
+    """The `tools` parameter.
+
+    `strict` is always set, because the API's default refuses most schemas.
+    """
     return [_offered(spec) if spec.text_input is None else _custom(spec) for spec in specs]
 
 

@@ -139,12 +139,12 @@ def detect(response: Any) -> str | None:
 
 
 def _is_read(call: ToolCall) -> bool:
-    """Whether a call was found in its form's place, with a name and arguments."""
+    """Whether a call was found where its form has calls, with a name and arguments."""
     return call.flaw is None or call.flaw.code is not Code.UNPARSEABLE
 
 
 def _is_chat_message(plain: Any) -> bool:
-    """Whether it is the message alone, which several providers have in the same form."""
+    """Whether it is only the message, which has the same form at several providers."""
     return isinstance(plain, dict) and isinstance(plain.get("tool_calls"), list)
 
 
@@ -152,7 +152,7 @@ def _form_of_calls(plain: Any, name: str, end: Ending, calls: Sequence[ToolCall]
     """The form of a response's calls that were not read; None if all were read."""
     is_own = FORMATS[name].recognises(plain)
     if is_own and end.verdict is not Handling.RUN:
-        return None  # its stop reason says why no call is run
+        return None  # the stop reason says why no call is run
     for other, module in FORMATS.items():
         if other == name or not module.recognises(plain):
             continue
@@ -235,7 +235,7 @@ def _what_was_passed(response: Any) -> str:
 
 
 def _stable_name(plain: Any) -> str:
-    """A name for a response without one: the same response has the same."""
+    """A name for a response without an id; the same response always gets the same name."""
     try:
         return f"turn-{encoding.digest(plain)[:12]}"
     except (TypeError, ValueError, RecursionError):

@@ -16,10 +16,10 @@ class NoResponse(Exception):
 
 
 def opened(plain: Any) -> Any:
-    """The response inside; anything else as it is. Raises `NoResponse` and `NotAResponse`.
+    """The wrapped response; any other value unchanged. Raises `NoResponse` and `NotAResponse`.
 
-    A list of content blocks, of items or of a message's calls is a response with nothing else; a
-    list with calls of several providers is refused.
+    A list of content blocks, of items or of a message's calls counts as a whole response. A list
+    with calls of several providers is refused.
     """
     if isinstance(plain, dict):
         kind = plain.get("type")
@@ -34,7 +34,7 @@ def opened(plain: Any) -> Any:
 
 
 def _of_choice(plain: dict[str, Any]) -> dict[str, Any]:
-    """A choice of a completion as a completion with that choice; the same for a candidate."""
+    """A completion that consists of this choice, or a response that consists of this candidate."""
     if "finish_reason" in plain and "index" in plain and "message" in plain:
         return {"choices": [plain]}
     if _is_said_by_gemini(plain):
@@ -66,7 +66,7 @@ def _of_batch(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_parts(parts: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """A response of these parts; None unless all are parts of one known form."""
+    """A response made of these parts; None unless all parts have the same known form."""
     kinds = {kind for part in parts if isinstance(kind := part.get("type"), str)}
     if not kinds or not all(isinstance(part.get("type"), str) for part in parts):
         return None

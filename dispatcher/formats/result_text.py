@@ -1,4 +1,4 @@
-"""A result as the one string that text-only providers take, and the schema a model sees."""
+"""The result as one string, for text-only providers, and the schema that a model sees."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from toolpool.contract.schema.dialect import plain
 
 
 def text_of(data: Any) -> str:
-    """A tool's data as text: its own, or compact JSON."""
+    """A tool's data as text: a string unchanged, anything else as compact JSON."""
     return data if isinstance(data, str) else encoding.encode(data).decode()
 
 
@@ -39,5 +39,5 @@ def note_of(result: ToolResult) -> str | None:
 
 
 def schema_of(input_schema: dict[str, Any] | None) -> dict[str, Any]:
-    """The schema shown to a model, also for a tool without one, in JSON Schema's own terms."""
+    """The schema shown to a model, in standard JSON Schema, even for a tool without one."""
     return plain(input_schema) if input_schema is not None else {"type": "object"}

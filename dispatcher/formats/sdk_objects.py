@@ -7,11 +7,11 @@ from toolpool.contract import encoding
 _HOLDERS = ("content", "output", "choices", "message", "tool_calls", "parts", "candidates", "steps")
 """Fields in which hosts put an SDK's objects into their own dicts."""
 _DEEP = ("choices", "candidates")
-"""Those whose items contain such fields themselves."""
+"""The fields whose items contain such fields themselves."""
 _DEFAULTS = ("type", "method", "role", "object")
-"""Fields that some SDKs leave out of a dump, as the class implies them."""
+"""Fields that some SDKs leave out of a dump, because the class implies them."""
 _GIVEN = frozenset({"input", "args", "arguments", "data", "response", "content"})
-"""Data of the model or the tool, in which a null is meant."""
+"""Fields with data of the model or the tool, in which a null is intended."""
 _MADE_BY_SDKS = frozenset({"parsed", "parsed_arguments"})
 
 
@@ -57,7 +57,7 @@ def _dumped(value: Any, **options: Any) -> Any:
 
 
 def sendable(response: Any) -> Any:
-    """The data to send back to the API, which refuses nulls and names that only an SDK knows."""
+    """The data to send back. The API refuses nulls and field names that only the SDK knows."""
     if isinstance(response, (str, bytes)):
         try:
             return sendable(encoding.decode(response))

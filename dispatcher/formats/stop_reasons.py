@@ -1,7 +1,7 @@
 """Stop reasons, and what they mean for the calls in a response.
 
-The calls of a response that ended normally are run. One that was cut off, refused or is incomplete
-may hold half a call, or one that its provider has retracted.
+The calls of a response that ended normally are run. A response that was cut off, was refused or is
+incomplete may contain half a call, or a call that its provider has retracted.
 """
 
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ class Handling(Enum):
 
     RUN = "run"
     CUT_OFF = "cut off"  # at a limit: the last call may be incomplete
-    BROKEN_OFF = "broken off"  # anywhere: no call is known to be complete
+    BROKEN_OFF = "broken off"  # cut off anywhere: no call is known to be complete
     MALFORMED = "malformed"  # the provider could not read the call: the model has to send it again
     REFUSE = "refuse"  # nothing is run
-    LEAVE = "leave alone"  # it goes on in a later response: nothing is answered
+    LEAVE = "leave alone"  # continued in a later response: nothing is answered
 
 
 _RUN, _CUT_OFF, _BROKEN_OFF = Handling.RUN, Handling.CUT_OFF, Handling.BROKEN_OFF
@@ -109,7 +109,7 @@ _OF_PROVIDERS: Mapping[str, Mapping[str, Handling]] = {
         "PUP_LIMITED_DISABLED": _REFUSE,
         "OTHER": _REFUSE,
         "CONTINUATION": _LEAVE,
-        "broken off": _BROKEN_OFF,  # of a stream, whose last chunk has the reason
+        "broken off": _BROKEN_OFF,  # a chunk of a stream, whose last chunk has the reason
     },
     "gemini_interactions": {
         "completed": _RUN,
@@ -185,7 +185,7 @@ class Ending:
 
 
 WHOLE = Ending()
-"""For a response without a stop reason: its calls are judged by themselves."""
+"""For a response without a stop reason: each call is judged by its own completeness."""
 
 
 _KNOWN = {

@@ -1,7 +1,7 @@
 """Builds a response from the collected events of a stream.
 
-The response of a stream that ended early says so, in its provider's own terms: none of its calls is
-run.
+If a stream ended early, its response has the provider's stop reason for that, so that none of its
+calls is run.
 """
 
 from typing import Any
@@ -140,7 +140,7 @@ def _extend(message: dict[str, Any], delta: dict[str, Any]) -> None:
 
 
 def _call_of(calls: Events, piece: dict[str, Any]) -> dict[str, Any]:
-    """The call that a piece belongs to: by its index, unless an id shows that another begins.
+    """The call that a piece belongs to: by its index, unless an id shows that another call begins.
 
     Some servers leave the index out, or give every call the same.
     """
@@ -183,7 +183,7 @@ def _end(events: Events) -> dict[str, Any] | None:
 
 
 def _response(events: Events) -> dict[str, Any]:
-    """Build OpenAI's response: the last event has it; without it, from the items that were done."""
+    """Build OpenAI's response from the last event, or without it from the finished items."""
     end = _end(events)
     if end is not None and isinstance(end.get("response"), dict):
         whole: dict[str, Any] = end["response"]

@@ -16,7 +16,7 @@ from typing import Any
 from toolpool.dispatcher.formats.arguments import Unacceptable, loads
 
 _LONGEST = 256 * 1024
-"""Longer texts are only tried for what the C parser itself accepts."""
+"""Longer texts are only repaired as far as the C parser accepts them."""
 
 _BACKTICKS = re.compile(r"`{3,}")
 _LANGUAGE = re.compile(r"\Ajson[5c]?\b\s*", re.IGNORECASE)
@@ -142,11 +142,11 @@ def _word(word: str, text: str, at: int, made: list[str], done: dict[str, None])
 
 
 def _string(body: str, quote: str, done: dict[str, None]) -> str:
-    """The inside of a string in either kind of quotes as a JSON string."""
+    """The content of a string, in either kind of quotes, as a JSON string."""
 
     def escaped(found: re.Match[str]) -> str:
         if found[1] != "'":
-            return found[0]  # an escape that JSON lacks is refused when the whole is read
+            return found[0]  # an escape that JSON lacks is refused when the whole text is read
         done["apostrophe"] = None
         return "'"
 

@@ -10,7 +10,7 @@ import re
 _DIGEST_CHARACTERS = 6
 _LONGEST = 64
 PLAIN = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""What most providers accept."""
+"""The names that most providers accept."""
 ANY = re.compile(r".*", re.DOTALL)
 
 

@@ -11,10 +11,10 @@ from toolpool.dispatcher.host.threads import HookThreads
 
 
 class HookFailed(Exception):
-    """Raised if a hook raised or took too long. The text contains no value, `kind` is the
-    exception.
+    """Raised if a hook raised or took too long.
 
-    The cause is the exception that the hook raised, if it did.
+    The text contains no value; `kind` is the class of the exception. The cause is the exception
+    that the hook raised, if it did.
     """
 
     def __init__(self, name: str, kind: str) -> None:
@@ -71,8 +71,8 @@ class Hook:
     async def _within(self, answer: Awaitable[Any]) -> Any:
         """The result of an awaitable. Raises TimeoutError at the limit, and `HookFailed`.
 
-        It runs as a task: one that ignores its cancellation is not awaited, and its result is
-        dropped.
+        It runs as a task. If the task ignores its cancellation, it is not awaited, and its result
+        is dropped.
         """
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + self._seconds
@@ -95,7 +95,7 @@ class Hook:
 
 
 async def _caught(answer: Awaitable[Any]) -> tuple[Any, BaseException | None]:
-    """The result or the exception: a raised SystemExit would end the event loop."""
+    """The result, or the exception as a value: a raised SystemExit would end the event loop."""
     try:
         return await answer, None
     except (KeyboardInterrupt, asyncio.CancelledError):

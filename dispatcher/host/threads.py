@@ -68,8 +68,8 @@ class HookThreads:
         except BaseException as raised:  # noqa: BLE001 - a hook must not end its thread
             error = raised
             if not isinstance(error, Exception) or isinstance(error, StopIteration):
-                error = RuntimeError(type(raised).__name__)  # a future takes no other
-        with suppress(RuntimeError):  # the loop is closed, with all callers
+                error = RuntimeError(type(raised).__name__)  # a future accepts no other
+        with suppress(RuntimeError):  # the loop is closed, and no caller waits
             call.loop.call_soon_threadsafe(_settle, call.future, value, error)
 
 

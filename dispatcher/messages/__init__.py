@@ -1,1 +1,1 @@
-"""Every text that a model reads."""
+"""Builds every text that a model reads."""

@@ -50,7 +50,7 @@ def recommendations(
 
 def _keys(name: str, code: Code, error: str, *, retryable: bool) -> list[str]:
     """The hints of the table, by code, error text and tool."""
-    if error == ARGUMENTS_DIFFER and code is Code.DENIED:  # it may be written otherwise
+    if error == ARGUMENTS_DIFFER and code is Code.DENIED:  # they may be written differently
         return []
     if code in _BY_CODE:
         return [_BY_CODE[code]]
@@ -65,7 +65,7 @@ def _keys(name: str, code: Code, error: str, *, retryable: bool) -> list[str]:
 
 
 def _of_pool(code: Code, error: str) -> str:
-    if code is Code.EXPIRED and error == "changed":  # the sent arguments fit no worker any more
+    if code is Code.EXPIRED and error == "changed":  # no worker accepts the sent arguments any more
         return error
     if code is Code.OVERLOADED and error.startswith(OVER_RATE):
         return "rate"

@@ -25,7 +25,7 @@ def several(paths: Iterable[Path], *, pointer: bool = False) -> list[str]:
 
 
 def counted(paths: Iterable[Path], *, pointer: bool = False) -> list[tuple[str, int]]:
-    """The same, each text with the number of paths that it combines."""
+    """Like `several`, with the number of paths that each text combines."""
     listed = list(paths)
     groups: dict[tuple[Path, Path], list[Path]] = {}
     for path in listed:
@@ -47,7 +47,7 @@ def without_index(path: Path) -> tuple[Path, Path]:
 
 
 def middle_out(path: str, characters: int) -> str:
-    """A path, at most this long: its start and its end say most."""
+    """A path, at most this long. If it is shortened, its start and its end are kept."""
     if len(path) <= characters:
         return path
     head = characters // 3

@@ -2,7 +2,8 @@
 
 An error may also name things such as an order or an argument: `order 14290` is not status 429, and
 `timeout must be a number` is not a timeout. So a pattern is a phrase of whole words, or a code
-beside the word that identifies it, and not negated. Tools write in any language.
+beside the word that identifies it, and does not match if it is negated. Tools write in any
+language.
 """
 
 import re

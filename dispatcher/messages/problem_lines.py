@@ -19,7 +19,7 @@ _ALL = 1 << 30
 _PATHS_AT_MOST = 200
 _IN_A_SHAPE = ("required", "additionalProperties")
 _LONGEST_LIST = 100
-"""The longest list of paths in one line, if every name in it is also elsewhere."""
+"""The longest list of paths in one line, if every name in it also occurs elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def lines_of(
     renamed = {(*p.path[:-1], p.closest) for p in problems if p.kind == "additionalProperties"}
     for number, problem in enumerate(problems):
         if problem.kind == "required" and problem.shape is None and problem.path in renamed:
-            continue  # present under the name that another line corrects
+            continue  # sent under the name that another line corrects
         is_brief = number in covered
         if is_whole and is_brief and problem.kind in _IN_A_SHAPE and problem.closest is None:
             continue
@@ -229,7 +229,7 @@ def _another(problem: Problem, words: Locale) -> str:
 
 
 def _enumerated(problem: Problem, words: Locale, style: str, room: int) -> str:
-    """The enum members that there is room for, and the received value; the likely one first."""
+    """The enum members that there is room for, the likely one first, and the received value."""
     types = problem.alternatives if problem.expected else []
     received = _another(problem, words)
     same = received != problem.received
@@ -261,7 +261,7 @@ def _fitted(say: Callable[[str], str], what: str, room: int) -> str:
 
 
 def _listed(say: Callable[[str], str], members: Sequence[str], room: int, *, more: bool) -> str:
-    """`say` the members that there is room for, or else a part of the first."""
+    """`say` as many members as there is room for, or else a part of the first."""
     texts = list(members)
     if more:
         texts.append("…")

@@ -27,8 +27,8 @@ _ABOUT_THE_FIELDS = frozenset({"propertyNames", "schema"})
 class Rejection:
     """One rejection. `shapes` are the schema's, `hidden` the fields that no model sees.
 
-    Of `arguments` only the names are used, to see what was right; None if they may have more errors
-    than the problems list.
+    Only the names in `arguments` are used, to find the correct fields; None if the arguments may
+    have more errors than `problems`.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Rejection:
         return listed if all_told and len(listed) <= limit else shaped
 
     def _shaped(self, shapes: Shapes, far: Sequence[Way]) -> str:
-        """The errors in short, and the shapes of the parts at these paths."""
+        """The errors in brief, and the shapes of the parts at these paths."""
         caps, best = self.wording.caps, ""
         for parts in _choices(far):
             covered = self._covered(parts)
@@ -77,7 +77,7 @@ class Rejection:
             if all(text is not None for text in texts):
                 whole = [text.line for text in texts if text]
                 text = self._with_shapes(self._lines(covered), parts, whole)
-                if len(text) > caps.characters:  # no near miss: the shapes say what is missing
+                if len(text) > caps.characters:  # not a near miss: the shapes show what is missing
                     text = self._with_shapes(self._lines(covered, is_whole=True), parts, whole)
                 best = text if not best or len(text) < len(best) else best
         if caps.characters < len(best) and (less := self._without_known(shapes, far)):
@@ -118,7 +118,10 @@ class Rejection:
         return text if len(text) <= room else None
 
     def _lines(self, covered: Collection[int] = (), *, is_whole: bool = False) -> list[Line]:
-        """A line for each problem; if they are many or long, one for all with the same text."""
+        """A line for each problem.
+
+        If the lines are many or long, problems with the same text share one.
+        """
         caps = self.wording.caps
         if covered:
             return lines_of(
@@ -176,7 +179,7 @@ class Rejection:
         return words.head[style] + body + words.tail[style]
 
     def _fitted(self, lines: Sequence[Line], characters: int) -> str:
-        """As many lines as fit; room that one does not use is left to others."""
+        """As many lines as fit. Room that one line does not use is left to the others."""
         text = self._laid_out(lines)
         for count in range(min(len(lines), self.wording.caps.errors), 0, -1):
             if len(text) <= characters:

@@ -50,7 +50,8 @@ def invalid_arguments(
     """What is wrong with the arguments, with the wanted shape if needed.
 
     `shapes` are those of the tool's schema, `hidden` the fields that the host fills in. If space is
-    short, a shape leaves out what `arguments` had right; None if not every error was found.
+    short, a shape leaves out the fields that are correct in `arguments`; None if not every error
+    was found.
     """
     return Rejection(problems, wording, shapes, hidden, arguments).text()
 
@@ -132,7 +133,7 @@ def made_up_id(id: str, wording: Wording = PLAIN) -> str:
 
 
 def text_repaired(what: Sequence[str], wording: Wording = PLAIN) -> str:
-    """The repairs of text that was not strict JSON."""
+    """Says how text that was not strict JSON was repaired."""
     words = wording.words
     told = words.listed.join(words.text_repairs[each] for each in what)
     return words.text_repaired.format(what=told)
@@ -215,7 +216,7 @@ def unseen_end(name: str, wording: Wording = PLAIN) -> str:
 
 
 def shared(how: str, age: float, wording: Wording = PLAIN) -> str | None:
-    """That the result is shared with an equal call, and its age in seconds; None if it is not."""
+    """Says that a result is shared with an equal call, and its age; None if it is not shared."""
     if how == "cached":
         return wording.words.cached.format(seconds=f"{age:.1f}" if age < _SOON else f"{age:.0f}")
     return wording.words.shared if how else None
@@ -233,17 +234,17 @@ def no_such_page(page: int, pages: int, wording: Wording = PLAIN) -> str:
 
 
 def more_tasks(count: int, wording: Wording = PLAIN) -> str:
-    """How many background calls a list leaves out."""
+    """Says how many background calls a list leaves out."""
     return wording.words.more_tasks.format(count=count)
 
 
 def tasks_of_no_session(wording: Wording = PLAIN) -> str:
-    """Why a call without a session lists nothing."""
+    """Says why a call without a session lists nothing."""
     return wording.words.tasks_of_no_session
 
 
 def _lacking(name: str, outcome: Outcome, words: Locale) -> str:
-    """That a call lacks a secret, and what to do; empty if it failed otherwise."""
+    """Says that a call lacks a secret, and what to do; empty if it failed otherwise."""
     credential = missing_secret_in(outcome.details)
     if credential is None or credential.lack is MissingReason.UNAVAILABLE:
         return ""
@@ -268,7 +269,7 @@ def _raised(outcome: Outcome, words: Locale) -> str:
 _SOON = 10.0
 """Ages below this many seconds have a decimal."""
 DENIALS = (outcomes.NOBODY_APPROVED, outcomes.CHANGED_SINCE, "not_approved")
-"""The reasons of denials that nobody has written."""
+"""The reasons of denials whose text comes from toolpool and not from a person."""
 
 
 def failed(

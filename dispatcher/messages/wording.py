@@ -1,4 +1,4 @@
-"""How much the model is told, in which language, and in which layout."""
+"""The length, language and layout of texts for the model."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Keeps the events of one dispatcher in its memory, for when they are not published."""
+"""Keeps the events of one dispatcher in memory if they are not published."""
 
 import asyncio
 import time
@@ -12,7 +12,10 @@ _KEPT = 10_000
 
 
 class EventBuffer:
-    """Keeps the last events. The first follower has `begin` called; nothing is kept before."""
+    """Keeps the last events.
+
+    `begin` is called for the first follower; before that, nothing is kept.
+    """
 
     def __init__(self, begin: Callable[[], None]) -> None:
         self._begin: Callable[[], None] | None = begin
@@ -36,7 +39,10 @@ class EventBuffer:
     async def follow(
         self, since: Position | None, wanted: frozenset[Channel]
     ) -> AsyncIterator[Event]:
-        """Yield the buffered events after `since`, then new ones; only new ones if it is None."""
+        """Yield the buffered events after `since`, then new ones.
+
+        If `since` is None, only new ones.
+        """
         if self._begin is not None:
             begin, self._begin = self._begin, None
             begin()
@@ -63,7 +69,7 @@ class EventBuffer:
                 await self._more.wait()
 
     def _unknown(self, at: Position) -> Event | None:
-        """The gap for a position that these events do not have: reading begins at their start."""
+        """The gap for a position that is not in the buffer, which is then read from its start."""
         if at == BEGINNING or (at.start == self._start and at.number <= self._last):
             return None
         until = Position(self._start, self._last if at.start == self._start else 0)

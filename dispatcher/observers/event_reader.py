@@ -34,7 +34,7 @@ class EventReader:
         """How many entries were skipped because no trusted key had signed them."""
 
     async def close(self) -> None:
-        """End all followers; those that wait first get the events that are there by now."""
+        """End all followers. Followers that wait still get the events that are present by now."""
         self._closed.set()
         if self._pages:
             await asyncio.wait(set(self._pages), timeout=_PAUSE_SECONDS)
@@ -42,7 +42,7 @@ class EventReader:
     async def follow(
         self, since: Position | None, wanted: frozenset[Channel]
     ) -> AsyncIterator[Event]:
-        """Yield the events after `since`, then new ones; only new ones if it is None."""
+        """Yield the events after `since`, then new ones. If `since` is None, only new ones."""
         reader = _Reader(self, since, wanted)
         while not self._closed.is_set():
             page = asyncio.ensure_future(self._page(reader))
@@ -55,7 +55,10 @@ class EventReader:
                 page.cancel()
 
     async def _page(self, reader: "_Reader") -> list[Event]:
-        """The next events; if the reader is closed meanwhile, the events that are there by then."""
+        """The next events.
+
+        If the reader is closed meanwhile, the events that are present by then.
+        """
         reading = asyncio.ensure_future(reader.page(self._stream))
         closed = asyncio.ensure_future(self._closed.wait())
         try:
@@ -103,7 +106,7 @@ class _Reader:
         self._is_unavailable = False
 
     async def page(self, stream: EventLog, *, wait: bool = True) -> list[Event]:
-        """The next events; none after a while without any, or if the server is unavailable."""
+        """The next events; empty if none arrive for a while, or if the server is unavailable."""
         try:
             found = [] if self._at is not None else await self._begin(stream)
             assert self._at is not None
@@ -159,7 +162,7 @@ class _Reader:
                     yield event
 
     def _missed(self, at: Position, entry: Entry) -> Iterator[Event]:
-        """The gap before an entry; its size is known unless the stream began anew."""
+        """The gap before an entry; its size is known unless the stream was lost and began again."""
         before = Position(entry.last.start, entry.last.number - entry.events)
         if at == BEGINNING:
             return
@@ -170,7 +173,7 @@ class _Reader:
             yield gap(at, before, _now(), "no longer kept", missing)
 
     def _is_known(self, batch: EventBatch) -> bool:
-        """Whether the batch was published before, and again because the confirmation was lost."""
+        """Whether the batch was published again because the confirmation was lost."""
         known = self._batches.pop(batch.source, 0)
         self._batches[batch.source] = max(known, batch.number)
         if len(self._batches) > _SOURCES_KNOWN:

@@ -1,4 +1,4 @@
-"""Turns what observers are told into event notes, to be published or buffered."""
+"""Converts notifications of observers to event notes, which are published or buffered."""
 
 import asyncio
 import time
@@ -42,9 +42,9 @@ class EventRecorder(Observer):
         self._add = add
         self._offers = offers
         self._begun: CallFacts | None = None
-        """The call that started last, if its start has not been noted yet."""
+        """The call that started last, if no note of its start was added yet."""
         self._is_due = False
-        """Whether its start will be noted in the next iteration of the event loop."""
+        """Whether the note of its start will be added in the next iteration of the event loop."""
 
     def _note(self, note: Note) -> None:
         self._note_start()
@@ -92,7 +92,7 @@ class EventRecorder(Observer):
         self._note(_note(kind, call, detail, events + starts, starts=starts))
 
     def rejected(self, rejected: Rejected) -> None:
-        """A call was rejected. The model chose its names, which may have any length."""
+        """A call was rejected. The model chose the names in it, which may have any length."""
         tool = _short(rejected.tool)
         note = Note(
             kind="error",

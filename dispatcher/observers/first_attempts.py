@@ -1,4 +1,4 @@
-"""Tells first attempts from corrections of rejected calls."""
+"""Distinguishes first attempts from corrections of rejected calls."""
 
 from collections import OrderedDict
 
@@ -12,11 +12,11 @@ class FirstAttempts:
         self._rejected: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def valid(self, session: str | None, tool: str) -> bool:
-        """Note a valid call; return whether it was a first attempt."""
+        """Record a valid call; return whether it was a first attempt."""
         return session is None or self._rejected.pop((session, tool), self) is self
 
     def rejected(self, session: str | None, tool: str) -> bool:
-        """Note a rejected call; return whether it was a first attempt."""
+        """Record a rejected call; return whether it was a first attempt."""
         if session is None:
             return True
         is_first = self._rejected.pop((session, tool), self) is self

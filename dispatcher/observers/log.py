@@ -1,6 +1,6 @@
-"""Logs the calls of a dispatcher that no worker answered, and at debug level every step.
+"""Logs the failed calls that no worker answered, and at debug level every step of every call.
 
-The log of a worker has the calls that it answered, with the traceback.
+The log of a worker has the failed calls that the worker answered, with the traceback.
 """
 
 import logging
@@ -37,7 +37,7 @@ class Log(Observer):
         )  # fmt: skip
 
     def failed(self, call: CallFacts, ended: Ended) -> None:
-        """Log a failed call, unless a worker has logged it."""
+        """Log a failed call, unless its worker has logged it."""
         if ended.code is None or ended.is_by_worker:
             return
         level = logging.WARNING if ended.code.error_type in _WARNED else logging.INFO

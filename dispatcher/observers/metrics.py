@@ -132,7 +132,7 @@ class Metrics(Observer):
         self._workers: set[str] = set()
         self._known_drops = 0
         self.gauges: dict[str, float] = {**_ZEROS, families.BUILD.name: 1.0}
-        """The current values of this dispatcher's gauges, by the name of the metric."""
+        """The current values of this dispatcher's gauges, by metric name."""
 
     def open(self) -> None:
         """Start counting, and serve the metrics."""
@@ -167,7 +167,7 @@ class Metrics(Observer):
         self._batch.observe(calls)
 
     def requeued(self, call: CallFacts) -> None:
-        """The call was sent once more."""
+        """The call was sent again."""
         self._count(dispatcher_metrics.REDISPATCHED, self._collector.labels.of(call.tool))
 
     def lost(self, call: CallFacts, worker: str) -> None:

@@ -59,7 +59,10 @@ class ObserverSetup:
             self._publisher.start()
 
     def follow(self, since: Any, channels: Any) -> AsyncIterator[Event]:
-        """Events as they come; see `Dispatcher.events`. Raises ValueError."""
+        """Events as they happen; see `Dispatcher.events`.
+
+        Raises ValueError for invalid arguments.
+        """
         at = Position.parse(since) if since is not None else None
         return self._events.follow(at, require_channels(channels))
 
@@ -80,7 +83,7 @@ class ObserverSetup:
             await self._events.close()
 
     async def close(self) -> None:
-        """Write and publish what waits, and close everything."""
+        """Write and publish all waiting rows and events, and close everything."""
         if self._publisher is not None:
             await self._publisher.close()
             await self._events.close()

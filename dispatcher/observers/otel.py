@@ -26,7 +26,7 @@ class _Spans(NamedTuple):
     send: Span
 
     def end_send(self) -> None:
-        """End the span of sending; a call that is sent again ends it only once."""
+        """End the span of sending. If a call is sent again, its span has ended already."""
         if self.send.is_recording():
             self.send.end()
 

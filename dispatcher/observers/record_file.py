@@ -217,7 +217,7 @@ def _opened(path: Path) -> int:
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file")
         if stat.S_IMODE(found.st_mode) & 0o077:
-            with suppress(PermissionError):  # another user's file, which we may write
+            with suppress(PermissionError):  # another user's file, to which this user may write
                 os.fchmod(file, 0o600)
     except BaseException:
         os.close(file)
@@ -234,7 +234,10 @@ def _is_at(path: Path, file: int) -> bool:
 
 
 def _is_torn(file: _File) -> bool:
-    """Whether the last line is cut off. Reads the file only if its size is not what we left."""
+    """Whether the last line is cut off.
+
+    Reads the file only if its size has changed since this process last wrote to it.
+    """
     size, known = os.fstat(file.number).st_size, file.size
     file.size = size
     return size not in (0, known) and os.pread(file.number, 1, size - 1) != b"\n"

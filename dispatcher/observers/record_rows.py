@@ -53,9 +53,10 @@ class Row(msgspec.Struct, frozen=True, rename="camel", kw_only=True, gc=False):
 
 
 class RecordSink(Protocol):
-    """Where rows are written. Its methods are called on the record's thread, one at a time.
+    """Where rows are written.
 
-    Errors of `write` are logged once. After an OSError the rows are written again later.
+    Its methods are called on the record's thread, one at a time. Repeated errors of `write` are
+    logged once. After an OSError, the rows are written again later.
     """
 
     def write(self, session: str | None, lines: Sequence[bytes]) -> None:
@@ -92,7 +93,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
         return encoding.encode(self.row(body, metadata)) + b"\n"
 
     def row(self, body: bytes, metadata: Metadata | None) -> Row:
-        """The row with this content."""
+        """A copy of the row with this content."""
         return Row(
             id=self.row_id,
             parent_id=self.parent,
@@ -117,7 +118,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
             return dumped({"name": self.tool, "input": failed} if what == "input" else failed)
 
     def _truncated(self, body: bytes) -> bytes:
-        """The start of a value that is too large, in the same form."""
+        """The beginning of a value that is too large, as a value of the same form."""
         start = body[: VALUE_BYTES // 2].decode(errors="ignore")
         if self.kind == "tool_call":
             return dumped({"name": self.tool, "input": None, "truncated": start})
@@ -176,7 +177,7 @@ def dropped_line(row_id: str, at: int, count: int) -> bytes:
 def metadata_of(
     result: ToolResult, *, session: str | None, turn: str | None, model: str | None, fields: Any
 ) -> Metadata:
-    """The metadata of a result: what the model is not told."""
+    """The metadata of a result: facts that the model does not read."""
     code = result.code
     return Metadata(
         error=not result.ok,

@@ -15,13 +15,16 @@ _MAX_ROWS = 50_000
 _MAX_BYTES = 64 << 20
 _MAX_BATCH = 1_000
 _GATHER_SECONDS = 0.1
-"""Half of this costs more CPU time per call at full load; four times this costs the same."""
+"""The interval between writes in seconds.
+
+Half of it costs more CPU time per call at full load; four times as much costs the same.
+"""
 _AGAIN_SECONDS = 0.5
 _CLOSE_SECONDS = 5.0
 _ROW_BYTES = 400
 """The approximate size of a row without its content."""
 _Page = Mapping[str | None, Sequence[bytes]]
-"""Lines by session."""
+"""Lines of the record by session."""
 
 
 class Writer:
@@ -38,14 +41,14 @@ class Writer:
         self._waiting: deque[Draft] = deque()
         self._bytes_added = 0
         self._bytes_taken = 0
-        """Changed only by the writer thread."""
+        """How many bytes of rows were taken from the queue. Changed only by the writer thread."""
         self._lock = threading.Lock()
         self._dropped: Counter[str | None] = Counter()
         self._back: defaultdict[str | None, list[bytes]] = defaultdict(list)
         """Lines that could not be written yet, by session."""
         self._back_bytes = 0
         self._in_hand: tuple[_Page, ...] = ()
-        """What the sink is writing."""
+        """The lines that the sink is writing now."""
         self._wake = threading.Event()
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
@@ -180,7 +183,7 @@ class Writer:
         self._report(reason)
 
     def _keep(self, session: str | None, lines: list[bytes]) -> None:
-        """Keep lines to be written again, as far as there is room."""
+        """Keep lines so that they are written again, as far as there is room."""
         kept = 0
         for line in lines:
             if self._back_bytes + len(line) > _MAX_BYTES // 4:

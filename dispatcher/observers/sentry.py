@@ -33,7 +33,7 @@ from toolpool.dispatcher.observers.first_attempts import FirstAttempts
 
 _TRACES_AT_MOST = 20_000
 _WARNED = frozenset({Code.EXPIRED, Code.OVERLOADED, Code.CIRCUIT_OPEN})
-"""Capacity problems: one warning a minute (for circuits, one per tool); all are counted."""
+"""Codes of capacity problems: one warning a minute (per tool for circuits); all are counted."""
 
 _scope_here: Callable[[], sentry_sdk.Scope | None]
 _scope_here = getattr(
@@ -164,7 +164,7 @@ class Sentry(Observer):
         )
 
     def _level(self, call: CallFacts, ended: Ended) -> str | None:
-        """The level to report a failure at; None if a worker reports it, or nothing does."""
+        """The level at which to report a failure; None if it is not reported from here."""
         assert ended.code is not None
         if ended.code.error_type is ErrorType.RUNTIME:
             return "error" if call.retries_left else None
@@ -283,7 +283,7 @@ class Sentry(Observer):
 
 
 class _Figures:
-    """Counts calls between two reports. Used on the event loop, except for `taken`."""
+    """Counts calls between two reports. Only `taken` may be called from another thread."""
 
     def __init__(self) -> None:
         self._tries = FirstAttempts()

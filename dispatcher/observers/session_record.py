@@ -124,12 +124,12 @@ class Recorder:
         return rows
 
     def turn_ended(self, rows: "TurnRows") -> None:
-        """Note that a turn has its result rows."""
+        """Record that a turn has its result rows."""
         self._unanswered.discard(rows.name)
         self._turn_ended.set()
 
     def audit(self, audit: Audit) -> None:
-        """Record a decision among the rows of its session."""
+        """Add a decision to the rows of its session."""
         body, tool, call_id = audit_body(audit), audit.tool, audit.call_id
         row = new_nonce()
         self.add(Draft(audit.session, row, None, _now(), "audit", tool, body, None, call_id))
@@ -268,7 +268,10 @@ class _Final:
 
 
 def _cancelled(call: ToolCall, *, may_run: bool) -> ToolResult:
-    """The result of a call whose dispatch was cancelled; others may go on with it, or be asked."""
+    """The result of a call whose dispatch was cancelled.
+
+    Other dispatchers may go on with the call.
+    """
     return ToolResult(
         call_id=call.provider_id,
         name=call.name,

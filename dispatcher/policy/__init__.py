@@ -1,1 +1,1 @@
-"""The decisions of a host and its people: whether a call may run, and what a model reads of it."""
+"""A host's and its people's decisions about calls, and about the results that models read."""

@@ -124,7 +124,7 @@ class Webhook:
         try:
             self._opener.open(request, timeout=self._seconds).close()
         except urllib.error.HTTPError as error:
-            error.close()  # it is the response, on an open connection
+            error.close()  # the error is the response, on an open connection
             raise
 
 

@@ -50,7 +50,7 @@ Steps = tuple[str | int | None, ...]
 """A path: names, positions, and None for every element."""
 
 _ABSENT = object()
-"""Stands for a missing value."""
+"""A placeholder for a missing value."""
 
 
 class Test:
@@ -143,8 +143,9 @@ def _steps(path: str) -> Steps:
 def _at(value: Any, steps: Steps) -> Iterator[Any]:
     """The values at a path; `_ABSENT` for each branch that ends early.
 
-    A tool may take one value in place of a list, which then counts as its only element, or a list
-    where the path continues by a name, which then means that field of each element.
+    A tool may accept a single value in place of a list: the value then counts as the list's only
+    element. A tool may also accept a list where the path continues with a name: the name then means
+    that field of each element.
     """
     if not steps:
         yield value
@@ -205,7 +206,10 @@ def _not(holds: Holds) -> Holds:
 
 
 def _same_as(wanted: Any, in_any_order: bool) -> Holds:
-    """Equality as in JSON: true is not 1, and 1 is 1.0. Raises ValueError for a non-JSON value."""
+    """A test for equality as in JSON: true is not 1, and 1 is 1.0.
+
+    Raises ValueError for a non-JSON value.
+    """
     if not encoding.is_json(wanted):
         raise ValueError("a value to compare with must be valid JSON: no date, nan or inf")
     return lambda value: _are_same(value, wanted, in_any_order)

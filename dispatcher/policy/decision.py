@@ -97,7 +97,7 @@ class Policy:
         return self._digest[1]
 
     def look(self, specs: Iterable[ToolSpec]) -> None:
-        """Log, once each, the tools that a rule cannot be applied to; their calls are denied."""
+        """Log, once each, the tools to which a rule cannot be applied. Their calls are denied."""
         assert self._rules is not None
         rules = self._rules.rules
         found = {(rules.digest, s.name, s.digest): rules.misfit(s) for s in specs}
@@ -255,7 +255,7 @@ class Policy:
     def _strictest(self, said: Sequence[_Said]) -> _Said:
         """The strictest of several verdicts; requests for approval are combined.
 
-        An approver must be one whom each of them names; the shortest time limit holds.
+        An approver must be named by each request; the shortest time limit holds.
         """
         for each in said:
             if isinstance(each[0], Deny):
@@ -294,7 +294,7 @@ class Policy:
         elif size > self._settings.max_argument_bytes:
             problem = "they are larger than one call's arguments may be"
         else:
-            arguments = encoding.decode(encoding.encode(arguments))  # of plain types, and a copy
+            arguments = encoding.decode(encoding.encode(arguments))  # a copy of plain types
             validator = offer.validator
             if validator is not None and (wrong := validator.problems(arguments)):
                 problem = f"they break the tool's schema ({wrong[0].kind})"
@@ -380,7 +380,7 @@ def _verdict(answer: Any) -> Verdict:
     """The hook's answer. Raises `HookFailed` if it is not a verdict."""
     if answer is None:
         return Allow()
-    if answer is False:  # never to be read as an approval, even with `hook_failure`
+    if answer is False:  # never an approval, even with `hook_failure`
         return Deny()
     if not isinstance(answer, (Allow, Deny, Rewrite, AskApproval)):
         raise HookFailed(HOOK, f"it answered a {type(answer).__name__}, and no verdict")

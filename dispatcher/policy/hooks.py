@@ -49,7 +49,7 @@ class Hooks:
 
 
 class HostHooks:
-    """The hooks of one dispatcher; those of its settings replace missing ones.
+    """The hooks of one dispatcher. A hook that is not given is taken from the settings.
 
     Raises `Misconfigured`.
     """

@@ -20,11 +20,12 @@ _Stamp = tuple[int, int, int]
 class RuleFile:
     """The current rules of a file. Raises `Misconfigured` if they are unusable.
 
-    A later change that is unusable, or may have lost rules, is logged, and the previous rules stay.
+    A later version that is unusable, or may have lost rules, is logged, and the previous rules stay
+    in force.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).absolute()  # even if the host changes its directory
+        self.path = Path(path).absolute()  # absolute, since the host may change its directory
         self._stamp: _Stamp | None = None
         self._seen: _Stamp | None = None
         self._text = ""
@@ -80,7 +81,7 @@ class RuleFile:
         return rules
 
     def _require_whole(self, text: str, rules: Rules) -> None:
-        """Raises `Misconfigured` for a file that may have lost its end since it was read."""
+        """Raises `Misconfigured` if the file may have lost its end since it was last read."""
         said = ""
         if self.rules.is_counted and not rules.is_counted:
             said = "it no longer says how many rules it has: write `rules = …` at its top"

@@ -1,4 +1,4 @@
-"""The rules of a policy file: the first that matches a call decides."""
+"""The rules of a policy file. The first rule that matches a call decides."""
 
 import re
 import tomllib
@@ -149,7 +149,7 @@ class Rules:
         return len(self._rules)
 
     def idle(self, specs: Sequence[ToolSpec]) -> list[str]:
-        """The names of the rules that match none of these tools, or no argument of theirs.
+        """The names of the rules that match none of these tools, or none of their arguments.
 
         A rule that denies a tool because it cannot be applied to it is not among them.
         """

@@ -57,7 +57,7 @@ def _parts(nodes: Iterable[Any], root: Any) -> list[Node]:
             return [{}]
         if isinstance(part.get("$ref"), str):
             waiting.append(referred(part["$ref"], root))
-        every = list_of(part.get("allOf"))  # one without a type leaves that to the others
+        every = list_of(part.get("allOf"))  # a schema without a type leaves the type to the others
         waiting += [{"type": [], **inner} if _is_untyped(inner) else inner for inner in every]
         for union in UNIONS:
             waiting += [{} if inner is True else inner for inner in list_of(part.get(union))]
@@ -86,7 +86,7 @@ def _listed(part: Node) -> list[Any]:
 
 
 def _is_map(part: Node) -> bool:
-    """Whether the model chooses the names of an object's fields."""
+    """Whether the model may choose the names of an object's fields."""
     return not part.get("properties") and part.get("additionalProperties") is not False
 
 
@@ -102,7 +102,7 @@ def _with_elements(parts: Sequence[Node], root: Any) -> list[Node]:
 
 
 def _other_form(parts: Sequence[Node], step: str | int | None, root: Any) -> str:
-    """Another type that the schema accepts here and that the path cannot enter; empty if none.
+    """Another type that the schema accepts here but the path cannot enter; empty if there is none.
 
     For example a string instead of an object. A list instead of a single value, or the reverse,
     does not count, since both are compared. Null and listed constants hide nothing.
@@ -172,7 +172,7 @@ def _field(part: Node, name: str) -> Iterator[Any]:
 
 
 def _no_comparison(test: Test, parts: Sequence[Node], root: Any, *, is_named: bool) -> str:
-    """Why no value, or not every form of it, can be compared by the condition; else empty."""
+    """Why the condition cannot compare a value, or some of its forms; empty if it can."""
     condition, where, types = test.condition, _path(test.steps), _types(parts) or _ANY
     if why := _wrong_type(test, where, types):
         return why
@@ -199,7 +199,7 @@ def _no_comparison(test: Test, parts: Sequence[Node], root: Any, *, is_named: bo
 
 
 def _wrong_type(test: Test, where: str, types: frozenset[str]) -> str:
-    """Why values of these types are not compared, or not all of them; else empty."""
+    """Why some or all values of these types are not compared; empty if all are."""
     if test.needs_number and not types & {"integer", "number"}:
         return f"{where} is no number"
     if test.needs_text and "string" not in types:

@@ -56,8 +56,9 @@ class Rewrite(msgspec.Struct, frozen=True):
 class AskApproval(msgspec.Struct, frozen=True):
     """The call waits until a person approves it.
 
-    `approvers` lists who may approve; left out: anyone. An empty list fails, and denies the call.
-    The request expires after `expires` seconds, by default those of the setting `approval_expires`.
+    `approvers` lists who may approve; by default, anyone may. An empty list is an error, and the
+    call is denied. The request expires after `expires` seconds, by default those of the setting
+    `approval_expires`.
     """
 
     reason: str = ""
@@ -115,7 +116,7 @@ def checked(verdict: V) -> V:
 
 
 def is_time(seconds: Any) -> bool:
-    """Whether this is a valid time limit for an approval."""
+    """Whether a value is a valid time limit for an approval."""
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     return is_number and 0 < seconds <= LONGEST_EXPIRES
 

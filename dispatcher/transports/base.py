@@ -50,7 +50,7 @@ class TurnNote(msgspec.Struct, frozen=True, gc=False):
 
 
 NOTED = "shared"
-"""The answer for a call that was noted before as sharing a run."""
+"""The answer for a call that was recorded before as sharing a run."""
 
 
 class Transport(Protocol):
@@ -63,7 +63,7 @@ class Transport(Protocol):
 
     @property
     def id(self) -> str:
-        """The dispatcher's id, in its reports."""
+        """The dispatcher's id, as in its reports."""
         ...
 
     @property
@@ -89,13 +89,13 @@ class Transport(Protocol):
     def events(self) -> EventLog:
         """The event log that every process can follow.
 
-        To be closed on its own, after everything else.
+        It has to be closed separately, after everything else.
         """
         ...
 
     @property
     def rates(self) -> RateLedger:
-        """The places under rate limits, for the whole fleet."""
+        """The rate limit counters of the whole fleet."""
         ...
 
     @property
@@ -122,14 +122,13 @@ class Transport(Protocol):
         give_up_at: float,
         tried_in: str | None = None,
     ) -> tuple[str, list[LedgerAnswer]]:
-        """Note calls in the ledger and put their signed batch on a queue.
+        """Record calls in the ledger and put their signed batch on a queue.
 
-        `tried_in` is the epoch of an earlier attempt that the server may have taken: in another
-        epoch, a call that may not run twice is not noted again (`MOVED`).
-
-        Returns the server's epoch, and for each call `NEW`, `ATTACHED` or `RUNNING` (opened
-        before), `MOVED`, `RAN`, `WAITING` or `APPROVED` (it needs approval, or has it, and the
-        opening does not say so), `LAPSED`, or its signed outcome.
+        `tried_in` is the epoch of an earlier attempt that the server may have accepted: in another
+        epoch, a call that may not run twice is not recorded again (`MOVED`). Returns the server's
+        epoch, and for each call `NEW`, `ATTACHED` or `RUNNING` (opened before), `MOVED`, `RAN`,
+        `WAITING` or `APPROVED` (it needs approval, or has it, and the opening does not say so),
+        `LAPSED`, or its signed outcome.
         """
         ...
 
@@ -224,10 +223,10 @@ class Transport(Protocol):
         ...
 
     async def note_shared(self, keys: Sequence[str], keep: float) -> list[str | None]:
-        """Note for `keep` seconds that calls share a run, unless they have records.
+        """Record for `keep` seconds that calls share a run, unless they have records.
 
-        Such a call has no record of its own, but nobody may take it for one that never ran.
-        Returns the states of the records, as `states` does; `NOTED` if it was noted before.
+        Such a call has no record of its own, but must not count as a call that never ran. Returns
+        the states of the records, as `states` does; `NOTED` for a call that was recorded before.
         """
         ...
 

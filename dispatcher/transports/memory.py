@@ -39,7 +39,7 @@ class MemoryTransport:
 
     @property
     def id(self) -> str:
-        """The dispatcher's id, in its reports."""
+        """The dispatcher's id, as in its reports."""
         return self._reply
 
     @property
@@ -73,11 +73,11 @@ class MemoryTransport:
 
     @property
     def rates(self) -> RateLedger:
-        """The places under rate limits, for the whole fleet."""
+        """The rate limit counters of the whole fleet."""
         return self._server.rates
 
     async def open(self) -> None:
-        """Nothing to connect."""
+        """Do nothing: there is nothing to connect to."""
         self._server.dispatchers.add(self._reply)
 
     async def publish(
@@ -90,7 +90,7 @@ class MemoryTransport:
         give_up_at: float,
         tried_in: str | None = None,
     ) -> tuple[str, list[LedgerAnswer]]:
-        """Note calls in the ledger and put their signed batch on a queue."""
+        """Record calls in the ledger and put their signed batch on a queue."""
         epoch, answers = await self._server.open(
             openings,
             nonce=nonce,
@@ -199,7 +199,7 @@ class MemoryTransport:
         return [self._server.state(key) for key in keys]
 
     async def note_shared(self, keys: Sequence[str], keep: float) -> list[str | None]:
-        """Note for `keep` seconds that calls share a run, unless they have records."""
+        """Record for `keep` seconds that calls share a run, unless they have records."""
         states = await self.states(keys)
         for at, (key, state) in enumerate(zip(keys, states, strict=True)):
             if state is None and self._server.note_shared(key, keep):

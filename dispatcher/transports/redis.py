@@ -62,7 +62,7 @@ call alone takes 0.1 ms of the event loop.
 """
 _BLOCK_MS = 5000
 _SILENCE_SECONDS = 3.0
-"""Longer than a blocking read takes: after this its connection is dead, even if not closed."""
+"""Longer than a blocking read takes: after that, its connection is dead, even if still open."""
 _TRIM_EVERY = 256
 _HOUR = 3600
 _HANDLES_AT_ONCE = 100
@@ -87,7 +87,7 @@ def _member(note: TurnNote, at: int) -> bytes:
 
 
 def _next_size(at_most: int, replies: int, seconds: float) -> int:
-    """How many replies the next read may bring, after one that brought this many."""
+    """How many replies the next read may return, after a read that returned this many."""
     if replies < at_most:
         return _READ_AT_FIRST
     if seconds > replies * _BUSY_SECONDS:
@@ -175,7 +175,7 @@ class RedisTransport:
         give_up_at: float,
         tried_in: str | None = None,
     ) -> tuple[str, list[LedgerAnswer]]:
-        """Note calls in the ledger and put their signed batch on a queue."""
+        """Record calls in the ledger and put their signed batch on a queue."""
         here = self._broker is None
         epoch, answers = await self._ledger.open(
             openings,
@@ -232,7 +232,7 @@ class RedisTransport:
         return [fields[1] for _, fields in entries]
 
     async def _is_another_stream(self) -> bool:
-        """Whether replies begin below what was read: the stream expired because a clock jumped."""
+        """Whether replies begin before the last read position: a clock jump expired the stream."""
         newest: Any = await self._client.xrevrange(self._reply, count=1)
         return bool(newest) and _place(newest[0][0]) < _place(self._last_read)
 
@@ -240,7 +240,7 @@ class RedisTransport:
         stamp, _, sequence = self._last_read.partition(b"-")
         after = b"%s-%d" % (stamp, int(sequence or 0) + 1)
         self._untrimmed = 0
-        # a server that takes no writes still has replies to read
+        # a server that refuses writes still has replies to read
         with suppress(ServerError):
             await self._client.xtrim(self._reply, minid=after.decode(), approximate=False)
 
@@ -248,7 +248,7 @@ class RedisTransport:
         """The signed catalog entries; None if nothing has changed since the last call."""
         version: Any = await self._client.get(self._names.catalog_version)
         if version is None or version == self._catalog_version:
-            return None  # after data loss it does not know the tools
+            return None  # after data loss the server does not know the tools
         entries: Any = await self._client.hvals(self._names.catalog)
         self._catalog_version = version
         return list(entries)
@@ -375,7 +375,7 @@ class RedisTransport:
         return [state.decode(errors="replace") if state else None for state in states]
 
     async def note_shared(self, keys: Sequence[str], keep: float) -> list[str | None]:
-        """Note for `keep` seconds that calls share a run, unless they have records."""
+        """Record for `keep` seconds that calls share a run, unless they have records."""
         states = await self._scripts.once(
             LuaScript.NOTE,
             [self._names.epoch, *map(self._names.call, keys)],

@@ -130,9 +130,8 @@ def _asked(ask: "Callable[[Approvals], Awaitable[T]]") -> T:
 
 
 async def _full_id(approvals: "Approvals", beginning: str) -> str:
-    """The pending approval's id with this prefix, or else the text.
-
-    Raises `ExitNow` for several.
+    """The id of the pending approval whose id begins with this text; the text itself if there is
+    none. Raises `ExitNow` if there are several.
     """
     found = [a.id for a in await approvals.waiting() if beginning and a.id.startswith(beginning)]
     if len(found) > 1:

@@ -135,7 +135,7 @@ def _context(text: str | None) -> "dict[str, Any] | None":
 
 
 def _hindrances(settings: "Settings", name: str) -> list[str]:
-    """What would hold the call up at the fleet's dispatchers; our own workers are free."""
+    """What would delay the call at the fleet's dispatchers. This command's own workers are free."""
     if not settings.redis_url:
         return []
     from toolpool import fleet_state

@@ -1,4 +1,4 @@
-"""The dispatcher of a command: for the existing workers, or with its own."""
+"""The dispatcher of a command. It uses the existing workers, or starts its own."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,10 +6,10 @@ if TYPE_CHECKING:
     from toolpool.contract.settings import Settings
 
 _LOCAL_QUEUE_WAIT = 300.0
-"""Seconds.
+"""The queue timeout in seconds with a command's own workers.
 
-Our own workers are known to live, and no caller waits for a single answer of a run, so calls wait
-for a slot rather than expire.
+These are known to be alive, and no caller waits for a single answer of a run, so calls wait for a
+slot rather than expire.
 """
 
 

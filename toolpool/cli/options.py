@@ -1,4 +1,4 @@
-"""Options that several commands take, and the settings they make with the environment."""
+"""Options of several commands, and the settings that result from them and the environment."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -45,7 +45,10 @@ def load_settings(**given: Any) -> "Settings":
 
 
 def configure_logging(settings: "Settings", *, quiet: bool) -> None:
-    """Write this process's log to standard error; if `quiet`, only warnings of our own loggers."""
+    """Write this process's log to standard error.
+
+    With `quiet`, toolpool's own loggers write only warnings.
+    """
     from toolpool.contract import logs
 
     logs.configure(

@@ -68,7 +68,7 @@ def replay(
 async def _run(
     calls: "list[Recorded]", report: "Report", settings: "Settings", sources: list[str]
 ) -> None:
-    """Run each as a call without a session, so that it is not taken for the recorded one."""
+    """Run each call without a session, so that it does not attach to the recorded call."""
     import asyncio
 
     from toolpool.cli import connect

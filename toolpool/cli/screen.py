@@ -30,7 +30,7 @@ def write_json(value: Any) -> None:
 
 
 def escaped(text: str) -> str:
-    """A model's or a tool's text, without anything that could move a cursor or hide text."""
+    """Text of a model or a tool, with `?` for characters that move a cursor or hide text."""
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
 
 
@@ -58,7 +58,7 @@ def stderr_console() -> "Console":
 
 
 def flush() -> None:
-    """Flush stdout; raises `ReaderGone` when its reader has ended."""
+    """Flush stdout. Raises `ReaderGone` if its reader has ended."""
     with _reader():
         sys.stdout.flush()
 
@@ -68,7 +68,7 @@ def _reader() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # Or the interpreter would try again to flush at its end, and report the failure.
+        # Otherwise the interpreter would try to flush again at its end, and report the failure.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             raise ReaderGone from None

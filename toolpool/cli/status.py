@@ -105,7 +105,7 @@ def _waiting(
 
 
 def unserved_for(seconds: float | None, *, is_withheld: bool) -> str:
-    """That no worker has a tool, for how long, and whether dispatchers offer it."""
+    """Says that no worker has a tool, for how long, and whether dispatchers offer it."""
     offered = "it is withheld from models" if is_withheld else "it is still offered"
     if seconds is None:
         return f"no running worker has it; {offered}"

@@ -97,7 +97,7 @@ def _turn(
     settings = load_settings()
     if (argument is None) != (value is None):
         raise ExitNow("--argument and --value go together", ExitCode.USAGE)
-    fleet = read_fleet(settings)  # fails, if at all, before anything has changed
+    fleet = read_fleet(settings)  # can fail only before anything has changed
     if _is_foreign(fleet):
         raise ExitNow(_FOREIGN, ExitCode.USAGE)
     parsed = _parsed(value)
@@ -142,7 +142,7 @@ def _parsed(value: str | None) -> Any:
 def _fitting(
     spec: "ToolSpec", argument: str, parsed: Any, text: str | None
 ) -> tuple[Any, str | None]:
-    """The value as the schema takes it, parsed or as text; or why no valid call has it."""
+    """The value in the form that the schema accepts; or why no valid call has it."""
     from toolpool.contract.kill_switches import why_never_matched
     from toolpool.contract.schema.validator import SchemaCache
 

@@ -36,7 +36,10 @@ from toolpool.workers.worker_observer import load
 lines = logs.logger("worker")
 
 _HANGS_SECONDS = 5.0
-"""After a stop request: Celery usually stops its pool within one or two seconds."""
+"""How many seconds after a stop request Celery is given to stop its pool.
+
+It usually takes one or two.
+"""
 
 
 class PoolLogging(Logging):
@@ -105,7 +108,10 @@ def _transport_options(settings: Settings) -> dict[str, str]:
 
 
 def _require_welcome(url: str, timeout: float) -> None:
-    """Raises `BrokerUnreachable` if the broker refuses the user; it may still be starting."""
+    """Raises `BrokerUnreachable` if the broker refuses the user.
+
+    A broker that does not answer may still be starting.
+    """
     with Connection(url, connect_timeout=timeout) as broker:
         try:
             broker.ensure_connection(max_retries=1, interval_start=0, timeout=math.ceil(timeout))
@@ -136,11 +142,11 @@ def run_worker(
     url = connection.broker_url(settings)  # raises before anything is started
     if settings.broker_url:
         _require_welcome(url, settings.connect_timeout)
-    forks.refuse()  # before tools are imported, some of which copy the function
+    forks.refuse()  # before tools are imported, since some copy the function
     if metrics_slot is not None:
         from toolpool.workers.observers.metrics import count_in_slot
 
-        count_in_slot(metrics_slot)  # before tools are imported, some of which have metrics
+        count_in_slot(metrics_slot)  # before tools are imported, since some have metrics
     catalog = Catalog.load(tools)
     watching = load(observers)
     secrets = source_of(settings.secrets, variables)
@@ -202,7 +208,7 @@ def _silence_celery() -> None:
 
 
 def _stop_in_time(service: WorkerService) -> None:
-    """Stop `service` even if Celery's thread hangs, as in a connection to a frozen server."""
+    """Stop `service` even if Celery's thread hangs, for example on a frozen server."""
 
     def watch() -> None:
         service.leaving.wait()

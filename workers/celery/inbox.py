@@ -92,8 +92,8 @@ class _FreeingQoS(kombu_redis.QoS):
     kombu would hold them in the window forever: after a few lost connections a worker gets no
     messages. Messages left on the server are redelivered later and dropped as late.
 
-    Messages are noted as unacknowledged after they were passed on (`note`), so that no call waits
-    for that round trip. If the process dies before the note, the message is lost, and dispatchers
+    Messages are stored as unacknowledged (`note`) after they were passed on, so that no call waits
+    for that round trip. If the process dies before that, the message is lost, and dispatchers
     recover its calls by the ledger.
     """
 
@@ -102,12 +102,12 @@ class _FreeingQoS(kombu_redis.QoS):
         self._not_noted: list[tuple[Any, str]] = []
 
     def append(self, message: Any, delivery_tag: str) -> None:
-        """Hold a message in the window, and note it with the next `note`."""
+        """Hold a message in the window; the next `note` stores it as unacknowledged."""
         VirtualQoS.append(self, message, delivery_tag)
         self._not_noted.append((message, delivery_tag))
 
     def note(self) -> None:
-        """Note the held messages that are not acknowledged yet. Raises what the client raises."""
+        """Store the held messages that are not acknowledged yet. Raises what the client raises."""
         messages, self._not_noted = self._not_noted, []
         untyped: Any = self
         for message, tag in messages:
@@ -148,7 +148,7 @@ class _FreeingQoS(kombu_redis.QoS):
 class _Guarded:
     """A Redis channel that skips list elements that kombu cannot decode.
 
-    Such an element is off its list already, and in no other place yet.
+    Such an element was already removed from its list, and is not stored anywhere else yet.
     """
 
     QoS: Any = _FreeingQoS
@@ -196,12 +196,12 @@ class _Guarded:
     _pooled_client: Any = None
 
     def _create_client(self, asynchronous: bool = False) -> Any:
-        # A client is made for each message otherwise, with the callbacks of 340 commands.
+        # Otherwise kombu makes a client for each message, with the callbacks of 340 commands.
         pooled = self._pooled_client
         if not asynchronous and pooled and pooled.connection_pool is self.pool:  # type: ignore[attr-defined]
             return pooled
         client = super()._create_client(asynchronous)  # type: ignore[misc]
-        if asynchronous:  # the connection that takes messages
+        if asynchronous:  # the connection that receives messages
             client.set_response_callback("BRPOP", self._checked)
         else:
             self._pooled_client = client
@@ -226,7 +226,7 @@ class _Guarded:
     def close(self) -> None:
         """Close without waiting forever for the reply that kombu reads first.
 
-        A server that answers does so within a second; a frozen one never does.
+        A working server answers within a second; a frozen server never does.
         """
         waits_on: Any = getattr(self, "_in_poll", None)
         if waits_on and not _is_readable(waits_on, _LAST_ANSWER_SECONDS):

@@ -29,7 +29,7 @@ class ToolPool(BasePool):
         callback: Callable[..., Any] | None = None,
         **_: Any,
     ) -> None:
-        """Take one message; `callback` acknowledges it."""
+        """Accept one message; `callback` acknowledges it."""
         assert callback is not None
         signed: str = args[2]["args"][0]
         data = signed.encode(errors="surrogatepass")  # no signature matches a lone surrogate

@@ -25,7 +25,7 @@ class QueueChannel:
 
 
 class QueueChannels(bootsteps.StartStopStep):
-    """Consumes all channels but the first, which Celery's own consumer handles."""
+    """Consumes all channels except the first, which Celery's own consumer handles."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -37,13 +37,13 @@ class QueueChannels(bootsteps.StartStopStep):
     def start(self, c: Any) -> None:
         """Open the channels. Called again after a lost connection."""
         self._consumers = [self._consume(c, wanted) for wanted in c.app.channels[1:]]
-        if self._was_started and c.app.has_own_broker:  # else `server_back` says it
+        if self._was_started and c.app.has_own_broker:  # else `server_back` is logged
             lines.warning("broker_back: messages are taken again", extra=logs.CHANGE)
             logs.forget_library_repeats()  # another loss is logged again
         self._was_started = True
 
     def stop(self, c: Any) -> None:
-        """Take no more messages; held ones can still be acknowledged."""
+        """Receive no more messages. Messages that are held can still be acknowledged."""
         for consumer in self._consumers:
             ignore_errors(c, consumer.cancel)
 

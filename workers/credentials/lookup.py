@@ -27,7 +27,7 @@ _VALUE_CHARACTERS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class _User:
-    """The user of a call, or `why` the context does not name one."""
+    """The user of a call, or the reason (`why`) for which the context names none."""
 
     name: str | None = None
     why: str = ""
@@ -88,7 +88,7 @@ class Credentials:
     async def _ask(
         asker: SecretResolver, tenant: str, user: str | None, name: str, seconds: float
     ) -> SecretAnswer | None:
-        """The answer; None on a timeout."""
+        """The resolver's answer; None on a timeout."""
         try:
             async with asyncio.timeout(seconds):
                 return await asker.ask(tenant=tenant, user=user, name=name)

@@ -15,7 +15,7 @@ from toolpool.workers.credentials.secret_sources import Resolve
 from toolpool.workers.running.threads import ThreadPool
 
 _THREADS = 32
-"""A hanging request occupies its thread."""
+"""The number of threads is limited, because a hanging request occupies its thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class SecretAnswer:
 
 
 class SecretResolver:
-    """Calls one `Resolve`. Starts nothing before the first request."""
+    """Calls one `Resolve` function. Starts no thread before the first request."""
 
     def __init__(self, resolve: Resolve) -> None:
         self._resolve = resolve
@@ -46,7 +46,7 @@ class SecretResolver:
         return await asyncio.wrap_future(asked)
 
     def close(self) -> None:
-        """End the loop and the waiting threads; hanging ones end with this process."""
+        """End the loop and the idle threads. Hanging threads end with this process."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._threads.close()
@@ -111,7 +111,7 @@ class SecretResolver:
 
 
 def is_none(answer: SecretAnswer) -> bool:
-    """Whether there is no such secret."""
+    """Whether the source has no such secret."""
     if answer.error is not None:
         return isinstance(answer.error, KeyError)
     return answer.value is None or answer.value == ""

@@ -22,8 +22,8 @@ _NOT_IN_A_VARIABLE = re.compile(r"[^A-Z0-9]")
 class Resolve(Protocol):
     """Returns the secret of this name for this user of this tenant, plain or awaitable.
 
-    None, "" or a KeyError: there is no such secret. `NeedsSignIn`: its user has to sign in first.
-    `user` is None if the call's context names none.
+    If it returns None or "", or raises a KeyError, there is no such secret. If it raises
+    `NeedsSignIn`, the user has to sign in first. `user` is None if the call's context names none.
     """
 
     def __call__(
@@ -47,7 +47,8 @@ class Source(NamedTuple):
 def source_of(setting: str, variables: Mapping[str, str] | None = None) -> Source | None:
     """The source that TOOLPOOL_SECRETS names; None if it is empty.
 
-    `variables` are the TOOLPOOL_SECRET_… ones, of this process by default. Raises `Misconfigured`.
+    `variables` are the TOOLPOOL_SECRET_… variables, by default those of this process. Raises
+    `Misconfigured`.
     """
     if not setting:
         return None
@@ -116,7 +117,10 @@ def _callable(setting: str) -> Resolve:
 
 
 def usable(resolve: Any, what: str) -> Resolve:
-    """`resolve`, checked to take its arguments. Raises `Misconfigured`, about `what`."""
+    """`resolve`, after a check that it accepts its arguments.
+
+    Raises `Misconfigured`, with a message about `what`.
+    """
     if not callable(resolve) or isinstance(resolve, type):
         raise Misconfigured(
             f"{what} is {type(resolve).__name__}, not a function of tenant, user and name"

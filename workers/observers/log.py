@@ -66,7 +66,7 @@ class Log(WorkerObserver):
         )  # fmt: skip
 
     def ended(self, call: RunFacts, ended: RunEnded) -> None:
-        """Log a failed call, unless its worker was lost: dispatchers log that."""
+        """Log a failed call, unless its worker was lost, which dispatchers log."""
         if ended.code is None or ended.code is Code.WORKER_LOST:
             return
         is_warning = ended.code.error_type in _WARNED or ended.code is Code.DENIED

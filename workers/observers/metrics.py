@@ -31,8 +31,8 @@ _CAUSES_AT_MOST = 50
 def count_in_slot(slot: str) -> None:
     """Make all metrics of this process write to the files of `slot`.
 
-    Call it before tools are imported, which may have their own metrics. Unlike files that are named
-    after a process, these are continued by the next process in the slot.
+    Call it before tools are imported, which may have their own metrics. The next process in the
+    slot continues these files, unlike files that are named after a process.
     """
     files = values.MultiProcessValue(partial(str, slot))  # type: ignore[no-untyped-call]
     values.ValueClass = files

@@ -1,7 +1,8 @@
 """OpenTelemetry spans of a worker: one for taking a call, and one for the run of its tool.
 
-Spans that a tool makes on the event loop or in a thread are children of the latter. Only the API is
-used: unless an SDK is set up, as by `opentelemetry-instrument toolpool worker`, none of this runs.
+Spans that a tool creates on the event loop or in a thread are children of the run's span. Only the
+API is used: unless an SDK is set up, for example by `opentelemetry-instrument toolpool worker`,
+nothing here runs.
 """
 
 import json
@@ -24,7 +25,7 @@ _CONTENT_CHARACTERS = 16_384
 
 
 class _Spans(NamedTuple):
-    """The span of taking a call, and that of the run of its tool."""
+    """The span of receiving a call, and the span of its tool's run."""
 
     process: Span
     execute: Span
@@ -114,7 +115,7 @@ class OpenTelemetry(WorkerObserver):
 
 
 class WithContent(OpenTelemetry):
-    """Also records arguments and results, which a host has to ask for."""
+    """Also records arguments and results. The operator has to enable this."""
 
     def content(self, call: RunFacts, arguments: dict[str, Any], data: Any) -> None:
         """The arguments and the result of a call."""

@@ -1,4 +1,4 @@
-"""Reports to Sentry from a worker: errors of tools, traces, and that the pool is alive."""
+"""Reports to Sentry from a worker: errors of tools, traces, and check-ins of the pool."""
 
 import re
 from collections import defaultdict
@@ -40,7 +40,7 @@ _HEARTBEAT = {
 
 
 class _Trace(NamedTuple):
-    """A sampled run: its parent span, its own span, and the message it came in."""
+    """A sampled run: its parent span, its own span, and the message that it arrived in."""
 
     above: Parent | None
     root: Parent
@@ -184,7 +184,10 @@ class Sentry(WorkerObserver):
         )
 
     def _process_span(self, call: RunFacts, ended: RunEnded, trace: _Trace) -> dict[str, object]:
-        """The span of taking the call from the queue; ok if the model was at fault."""
+        """The span of receiving the call from the queue.
+
+        Its status is ok if the model was at fault.
+        """
         received = trace.received
         return {
             "trace_id": trace.root.trace_id,

@@ -29,7 +29,7 @@ _SWITCHES_PAUSE_SECONDS = 0.25
 
 
 class Admission:
-    """The gate of one worker."""
+    """Decides for one worker which calls may run."""
 
     def __init__(
         self, catalog: Catalog, envelope: Envelope, settings: Settings, ledger: SwitchLedger
@@ -58,7 +58,7 @@ class Admission:
         return call.final or self._other_version(tool, call) is None
 
     def limits(self, call: CallMessage, tenant: str) -> tuple[Limit, ...]:
-        """The limits of this worker, and additional ones of the dispatcher."""
+        """The limits that this worker knows for the call, and others from its dispatcher."""
         if not (self._limits.hold_all or call.limits or call.tool in self._limited):
             return ()
         own = self._limits.of(self._tools[call.tool].spec, call.session, tenant)
@@ -66,7 +66,7 @@ class Admission:
         return own + tuple(limit for limit in call.limits if limit.name not in names)
 
     def is_limited(self, call: CallMessage) -> bool:
-        """Whether the call may be under a limit."""
+        """Whether any limit may apply to the call."""
         return self._limits.hold_all or bool(call.limits) or call.tool in self._limited
 
     def is_switched_off(self, call: CallMessage, tenant: str) -> bool:
@@ -114,7 +114,7 @@ class Admission:
             return arguments
 
     def _has_no_effect(self, switch: Switch) -> bool:
-        """Whether no call can have the value that a switch denies, because its type rejects it."""
+        """Whether no call can have the denied value, because the argument's type rejects it."""
         tool = self._tools.get(switch.tool)
         if tool is None or switch.argument is None or not switch.on:
             return False
@@ -140,7 +140,7 @@ class Admission:
         return failure(Code.EXPIRED, "", Executed.NO) if is_over else None
 
     def _other_version(self, tool: Tool, call: CallMessage) -> Outcome | None:
-        """The outcome of a call that fits only the version of the tool that it was validated for.
+        """The outcome of a call that fits only the version of the tool that validated it.
 
         The model reads that the tool has changed, and not that its arguments were wrong.
         """

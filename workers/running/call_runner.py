@@ -39,7 +39,7 @@ log = logs.logger("call_runner")
 
 _NOT_ENTERED = failure(Code.EXPIRED, "", Executed.NO)
 _REPLY_MARGIN_SECONDS = 0.25
-"""A run ends this long before the caller's deadline, so that its outcome still arrives."""
+"""A run ends this many seconds before the caller's deadline, so that its outcome still arrives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class _RunParameters:
 
 
 class CallRunner:
-    """Runs calls. `run` raises nothing that a tool does; only cancellation passes."""
+    """Runs calls. `run` raises no exception of a tool; only CancelledError is passed on."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class CallRunner:
     async def _run_in_thread(
         self, tool: Tool, call: CallMessage, seconds: float, parameters: "_RunParameters"
     ) -> Completion:
-        """A thread cannot be killed: its call is answered, and its slot stays occupied."""
+        """A thread cannot be killed: the call is answered, and its slot stays occupied."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[Completion] = loop.create_future()
         stopped = threading.Event()
@@ -207,7 +207,7 @@ class CallRunner:
         context = _context(call, seconds, progress, life, parameters.secrets, stopped.is_set)
         invocation = self._invocation(tool, call, context, parameters)
 
-        def work() -> None:  # it may begin late, if the machine is busy
+        def work() -> None:  # the thread may begin late, if the machine is busy
             if time.monotonic() > parameters.enter_by:
                 completion = Completion(_NOT_ENTERED)
             else:

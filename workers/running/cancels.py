@@ -24,7 +24,7 @@ async def follow_cancels(
     name = RedisKeys(settings.key_prefix).cancel(worker)
     while True:
         try:
-            async with asyncio.timeout(2 * _CANCELS_SECONDS):  # past it the connection is dead
+            async with asyncio.timeout(2 * _CANCELS_SECONDS):  # after that, the connection is dead
                 item: Any = await client.blpop([name], timeout=_CANCELS_SECONDS)
             if item is not None:
                 executor.cancel(envelope.decode(Cancel, item[1]).key)

@@ -47,7 +47,7 @@ def main() -> int:
     process_role.mark()
     logs.configure_child(os.environ)
     if DIRECTORY_PREFIX in os.environ.get("PROMETHEUS_MULTIPROC_DIR", ""):
-        del os.environ["PROMETHEUS_MULTIPROC_DIR"]  # it is for worker processes only
+        del os.environ["PROMETHEUS_MULTIPROC_DIR"]  # only worker processes use it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     descendants.adopt()
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -85,7 +85,7 @@ class _WorkerSocket:
         return self._reader.receive()
 
     def begin(self, run: int) -> None:
-        """Begin `run`: later frames are about it, and its tool is about to be entered."""
+        """Begin `run`. Later frames are about this run, and its tool is about to be entered."""
         self._run = run
         self._entry_flag.leave(run)
 
@@ -144,7 +144,7 @@ class _Server:
         self._variables = contextvars.copy_context()
 
     def serve(self, calls: int) -> int:
-        """Run at most so many calls, fewer if a call leaves the process unusable."""
+        """Run at most this many calls, fewer if a call leaves the process unusable."""
         for _ in range(calls):
             frame = self._worker.receive()
             if not isinstance(frame, frames.Run):
@@ -214,7 +214,10 @@ class _Server:
         )
 
     def _tidied(self, outcome: Outcome) -> str:
-        """Restore the process to its state before the call; the reason if that is impossible."""
+        """Restore the process to its state before the call.
+
+        Returns the reason if that is impossible.
+        """
         spent = "" if descendants.end_own() else "a running process"
         spent = self._state.restore() or spent
         with contextlib.suppress(OSError, ValueError):

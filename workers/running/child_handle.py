@@ -14,7 +14,7 @@ from toolpool.workers.running import descendants, entry_flag, frames
 from toolpool.workers.running.leak_check import OWN_TASK
 
 _EXIT_SECONDS = 1.0
-"""How long a child may take to exit after closing its socket, so that its exit code is known."""
+"""How many seconds a child may take to exit, after closing its socket, to get its exit code."""
 
 
 class ChildLost(Exception):
@@ -26,7 +26,10 @@ class _Breach(Exception):
 
 
 class RunningCall:
-    """A run in a child. `done` raises `ChildLost`; the others are called on the event loop."""
+    """A run in a child.
+
+    `done` raises `ChildLost`; the other callbacks are called on the event loop.
+    """
 
     def __init__(
         self,
@@ -123,7 +126,7 @@ class Child(asyncio.Protocol):
         return self._running is not None
 
     async def ready(self, within: float) -> str:
-        """Wait until it has loaded its tools; the reason if it fails."""
+        """Wait until it has loaded its tools. Returns the reason if it fails."""
         try:
             async with asyncio.timeout(within):
                 frame = await self._ready
@@ -132,7 +135,7 @@ class Child(asyncio.Protocol):
         return frame.error if isinstance(frame, frames.Failed) else ""
 
     def give(self, frame: frames.Run, running: RunningCall) -> None:
-        """Send it a call to run; nothing else is sent until that has ended."""
+        """Send it a call to run. Nothing else is sent until that call has ended."""
         self._mark_before = self._entry_flag.run
         if self.lost is not None:
             running.done.set_exception(ChildLost())
@@ -163,12 +166,15 @@ class Child(asyncio.Protocol):
 
     @property
     def has_entered(self) -> bool:
-        """Whether the tool of its last run may have been entered; certain once it has ended."""
+        """Whether the tool of its last run may have been entered.
+
+        Once the child has ended, this is certain.
+        """
         return self._entry_flag.run != self._mark_before
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """Its exit code; None while it runs."""
         return self._process.returncode
 
     async def _end(self) -> int:

@@ -77,8 +77,8 @@ class ChildPool:
     ) -> Completion:
         """Run one call in a child, for `run.timeout` from its begin and `within` seconds in all.
 
-        It begins when it is sent to a ready child; `on_begin` is then called on the event loop, and
-        `on_entered` when the child enters the tool, if `run.enter_by` is set.
+        The call begins when it is sent to a ready child; `on_begin` is then called on the event
+        loop. If `run.enter_by` is set, `on_entered` is called when the child enters the tool.
         Raises only CancelledError, and only if the tool may have been entered.
         """
         ends_at = asyncio.get_running_loop().time() + within
@@ -156,7 +156,7 @@ class ChildPool:
         return Completion(failure(Code.CRASHED, reason, Executed.UNKNOWN, details=details))
 
     def _log_spent(self, tool: str, why: str) -> None:
-        """Once per tool and reason: a new process for every call makes a tool slow."""
+        """Warn once per tool and reason: a new process for every call makes a tool slow."""
         if why and (tool, why) not in self._logged_spent:
             self._logged_spent.add((tool, why))
             log.warning("child_spent tool=%s: it left %s behind; replacing its process", tool, why)

@@ -14,13 +14,13 @@ from toolpool.workers.worker_observer import RunFacts
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One message; acknowledged when its last call is claimed or refused."""
+    """One message. It is acknowledged when its last call is claimed or refused."""
 
     batch: Batch
     undecided: int
     acknowledge: Callable[[], None]
     size: int = 0
-    """In bytes."""
+    """The size of the message in bytes."""
 
     def decided(self, count: int = 1) -> None:
         """Count calls of the message that were claimed or refused."""
@@ -34,10 +34,11 @@ class ClaimedCall:
     """A claimed call in a slot for `run_in`. Times are on the monotonic clock.
 
     `enter_by` is until when a call under a limit may enter its tool. `overdue_at` is when the call
-    is answered even if its tool cannot be stopped; `answered` says that it was. `stop_requested_at`
-    is when it was first told to stop; `has_ended` says that its outcome is known. `begun_at` is
-    when its tool was entered, or it was sent to a child process; `has_entered` says that the tool
-    was. A call that was `given_up` before it began goes to another worker.
+    is answered even if its tool cannot be stopped; `answered` says that this was done.
+    `stop_requested_at` is when it was first told to stop; `has_ended` says that its outcome is
+    known. `begun_at` is when its tool was entered, or when it was sent to a child process;
+    `has_entered` says that the tool was entered. A call that was `given_up` before it began goes to
+    another worker.
     """
 
     run_in: RunIn
@@ -71,7 +72,7 @@ class ClaimedCall:
 
     @property
     def seconds(self) -> float:
-        """Seconds since it began; 0 if it did not."""
+        """Seconds since the call began; 0 if it did not begin."""
         return 0.0 if self.begun_at is None else time.monotonic() - self.begun_at
 
 
@@ -96,7 +97,7 @@ class EarlyCancels:
             del self._came_at[known]
 
     def take(self, key: str) -> bool:
-        """Whether a cancel came during the claim; an older one was for another run."""
+        """Whether a cancel came during the claim. An older cancel was for another run."""
         came_at = self._came_at.pop(key, None)
         return came_at is not None and time.monotonic() - came_at < _CANCELS_SECONDS
 
@@ -111,7 +112,7 @@ class StartedAttempts:
         self._attempts: OrderedDict[tuple[str, int], None] = OrderedDict()
 
     def again(self, call: CallMessage) -> bool:
-        """Whether this attempt was started here before; records it as started."""
+        """Whether this attempt was started here before. Records the attempt as started."""
         if call.rerunnable:
             return False
         attempt = (call.key, call.attempt)

@@ -26,9 +26,9 @@ def adopt() -> None:
 
 
 def end_own() -> bool:
-    """Kill all descendants of this process; True if there were none.
+    """Kill all descendants of this process.
 
-    Without descendants it takes one system call.
+    Returns True if there were none, which takes one system call.
     """
     for done in range(_ROUNDS):
         if not _reap():
@@ -63,8 +63,8 @@ def end_adopted(own: Collection[int]) -> None:
     """Kill the orphans that this process has adopted, with all that they started (Linux).
 
     The kernel kills child processes with their worker, but not the programs that they run. `own`
-    are this process's other children. What belongs to its session is not a tool's either: a script
-    may have started it before it became this process.
+    are this process's other children. Processes in its session are not started by tools either: a
+    script may have started them before it became this process.
     """
     session = os.getsid(0)
     for _ in range(_ROUNDS):
@@ -82,16 +82,16 @@ def end_adopted(own: Collection[int]) -> None:
 
 
 def reap_adopted(own: Collection[int]) -> None:
-    """Collect adopted orphans that have ended; the `own` children are left to their owners."""
+    """Reap adopted orphans that have ended. The `own` children are left to their owners."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
             if ended.si_pid in own:
-                return  # it hides the others until its owner has collected it
+                return  # it hides the others until its owner has reaped it
             os.waitpid(ended.si_pid, os.WNOHANG)
 
 
 def _reap() -> bool:
-    """Reap ended children; whether any is alive."""
+    """Reap ended children. Returns whether any child is alive."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

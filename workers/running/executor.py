@@ -51,7 +51,7 @@ _OVERDUE_SECONDS = 0.25
 _REPLY_MARGIN_SECONDS = 0.25
 _DRAIN_LOOK_SECONDS = 0.25
 _FRESH = 5 / 8
-"""User code starts only if the lease was confirmed this recently, as a share of `lease_ttl`."""
+"""The largest age of the confirmed lease when user code starts, as a share of `lease_ttl`."""
 _ZOMBIE = 6 / 8
 _AWAY, _FAILED = "away", "failed"
 _Waiting = tuple[CallMessage, Delivery]
@@ -117,7 +117,10 @@ class Executor:
         return self._draining and self._grace_began_at < float("inf")
 
     def receive(self, data: bytes, acknowledge: Callable[[], None]) -> None:
-        """Take a message. `acknowledge` is called exactly once, even if the message is dropped."""
+        """Accept a message.
+
+        `acknowledge` is called exactly once, even if the message is dropped.
+        """
         batch = self._message_reader.read(data)
         if batch is None or not batch.calls:
             acknowledge()
@@ -135,14 +138,14 @@ class Executor:
             return
         spec = self._catalog.tools[call.tool].spec
         if call.rerunnable and call.digest != spec.digest and not spec.rerunnable:
-            call = msgspec.structs.replace(call, rerunnable=False)  # a release withdrew it
+            call = msgspec.structs.replace(call, rerunnable=False)  # withdrawn by a newer release
         run_in = spec.run_in
         if run_in not in self._waiting:
             run_in = next(iter(self._waiting))
         self._waiting[run_in].append((call, delivery))
 
     def cancel(self, key: str) -> None:
-        """Cancel a running call; a later outcome of it is ignored."""
+        """Cancel a running call. If the call still ends with another outcome, that is ignored."""
         running = self._running.get(key)
         if running is None:
             self._cancels.note(key)
@@ -151,7 +154,7 @@ class Executor:
 
     def _request_stop(self, running: ClaimedCall) -> None:
         self._slots.mark_stopping(running)
-        if running.task is not None and running.is_under_way:  # else it would not start
+        if running.task is not None and running.is_under_way:  # else its task would not start
             running.task.cancel()
 
     def report_again(self) -> None:
@@ -187,7 +190,7 @@ class Executor:
     async def drain(self, grace: float, *, recycling: bool = False) -> None:
         """Claim nothing more, let running calls end, and give up on them after `grace` seconds.
 
-        Calls that may run again are released for another worker; the others end as lost. A worker
+        Calls that may run again are released for another worker; all others end as lost. A worker
         that is `recycling` waits for its calls without a limit, except for calls that were told to
         stop and did not within `grace` seconds. Another drain without `recycling` ends the wait.
         """
@@ -211,7 +214,7 @@ class Executor:
         await self._settler.flush()
 
     def _may_still_end(self, grace: float) -> list[asyncio.Task[None]]:
-        """Runs that were not told to stop, or less than `grace` seconds ago."""
+        """Runs that were not told to stop, or were told less than `grace` seconds ago."""
         long_ago = time.monotonic() - grace
         return [
             running.task
@@ -293,7 +296,8 @@ class Executor:
             if run_in is RunIn.PROCESS and any(
                 self._admission.is_limited(call) for call, _ in islice(waiting, max(count, 0))
             ):
-                # A place is kept for a limited time before its call starts: claim none ahead.
+                # A place is held only for a limited time before its call starts, so no call under
+                # a limit is claimed ahead.
                 count = min(count, self._slots.claimable(run_in, ahead=False))
             if count > 0:
                 self._slots.take(run_in, count)
@@ -367,7 +371,7 @@ class Executor:
         return claims, is_limited
 
     def _not_run(self, run_in: RunIn, claim: Claim) -> None:
-        """Drop a call that was claimed, or may have been, and is not started here."""
+        """Drop a call that was claimed, or may have been claimed, and is not started here."""
         self._slots.give_back(run_in)
         if claim.limits:
             self._limit_notices.never_begun(claim.key, claim.nonce, claim.limits)
@@ -407,17 +411,17 @@ class Executor:
     def _admitted(
         self, call: CallMessage, batch: Batch, claim: Claim, answer: str | float, *, is_leased: bool
     ) -> float | None:
-        """The seconds left for a call that may start; other calls are answered or given back."""
+        """The seconds left for a call that may start; None for a call that is ended here."""
         if isinstance(answer, str):
             if answer == STARTED_OR_ENDED:
                 log.error("call_started_before call=%s tool=%s", call.id, call.tool)
             log.debug("claim_refused call=%s reason=%s", call.id, answer)
-            if answer in (_AWAY, _FAILED):  # it may be claimed all the same, and was not run
+            if answer in (_AWAY, _FAILED):  # it may have been claimed nevertheless, and was not run
                 self._release(call, batch, claim.nonce, entered=False)
         elif not is_leased or self._draining or call.tool not in self._catalog.tools:
             self._release(call, batch, claim.nonce, entered=False)
         elif self._cancels.take(call.key):
-            # The outcome is late for the dispatcher, but says that nothing runs.
+            # The outcome comes too late for an answer, but says that nothing runs any more.
             self._refuse(batch, call, self._runner.outcomes.never_started(call))
         elif self._entered.again(call):
             log.error("call_started_before call=%s tool=%s", call.id, call.tool)
@@ -461,10 +465,10 @@ class Executor:
             outcome = self._runner.outcomes.cancelled(call)
         except GeneratorExit:
             raise
-        except BaseException as error:  # every call is answered
+        except BaseException as error:  # every call must be answered
             log.exception("run_failed call=%s", call.id)
             outcome = self._runner.outcomes.failed(call, error)
-        if self._running.get(call.key) is running:  # else it was released and came back
+        if self._running.get(call.key) is running:  # else it was released and claimed again
             del self._running[call.key]
         if running.limits and busy_until is None and running.task is not None:
             self._ending.add(running.task)  # a drain waits for it
@@ -479,7 +483,7 @@ class Executor:
             await busy_until
             if running.limits:
                 await self._free_places(running)
-        if running.answered or busy_until is not None:  # the end may be awaited
+        if running.answered or busy_until is not None:  # a later call may wait for this end
             self._settler.ended(running.batch.reply, [call.key])
         self._slots.ended(running)
         self.claim_more()
@@ -492,7 +496,7 @@ class Executor:
             self._limit_notices.never_begun(key, nonce, limits)
 
     async def _run_call(self, running: ClaimedCall, time_left: float) -> Completion:
-        if running.stop_requested_at is not None:  # before its first step
+        if running.stop_requested_at is not None:  # stopped before its first step
             return Completion(self._runner.outcomes.never_started(running.call))
         return await self._runner.run(
             running.call,
@@ -518,7 +522,7 @@ class Executor:
             )
 
     def _has_entered(self, running: ClaimedCall) -> None:
-        """The tool is entered: its place under each rate is kept for a window from now."""
+        """The tool is entered: its place under each rate limit is held for one window from now."""
         running.has_entered = True
         self._limit_notices.begun(running.call.key, running.claim_nonce, running.limits)
 
@@ -528,7 +532,7 @@ class Executor:
         running.overdue_at = min(running.overdue_at, soon)
 
     async def _keep_whole(self, running: ClaimedCall, outcome: Outcome, whole: str) -> Outcome:
-        """Store the whole output; the outcome is known even if that fails."""
+        """Store the whole output. The outcome stays known even if that fails."""
         running.has_ended = True
         running.overdue_at = running.deadline
         try:
@@ -539,5 +543,5 @@ class Executor:
                 whole,
                 within=running.deadline - time.monotonic() - _REPLY_MARGIN_SECONDS,
             )
-        except asyncio.CancelledError:  # the worker stops and does not wait for it
+        except asyncio.CancelledError:  # the worker stops and does not wait for the thread
             return outcome

@@ -55,14 +55,14 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
-    """The child could not load its tools and ends."""
+    """The child could not load its tools, and ends."""
 
     pid: int
     error: str
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
-    """The run's outcome; a child with a `spent` reason takes no further call."""
+    """The run's outcome. A child that gives a `spent` reason accepts no further call."""
 
     pid: int
     run: int

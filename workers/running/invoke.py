@@ -91,7 +91,7 @@ def prepare(call: Invocation) -> dict[str, Any] | Outcome:
 
 
 def _prepared(call: Invocation) -> dict[str, Any] | Outcome:
-    """As `prepare`; raises what the argument types and the checks raise besides ValueError."""
+    """Like `prepare`, but raises what types and checks raise, except ValueError."""
     signature = call.tool.signature
     try:
         bound = signature.bind(call.arguments, call.context, call.verdict, call.switches)

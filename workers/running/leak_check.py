@@ -14,7 +14,7 @@ from toolpool.workers.worker_observer import LeftBehind
 
 _LOOK_SECONDS = 60.0
 _MANY = 100
-"""More than a connection pool or thread pool starts."""
+"""The number that is reported first; connection pools and thread pools start fewer."""
 _STACKS, _FRAMES = 100, 10
 _OWN_THREADS = ("tool", "asyncio-waitpid-")
 """Name prefixes of threads that run tools or wait for child processes: one per slot."""

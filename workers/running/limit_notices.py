@@ -17,7 +17,7 @@ _AT_MOST = 10_000
 _PATIENCE_SECONDS = 30.0
 _REMEMBERED_SECONDS = 60.0
 _END_SECONDS = 1.0
-"""How long an outcome waits until its place is free, so that the next call can take it."""
+"""How many seconds an outcome waits until its place is free for the next call."""
 
 
 class LimitNotices:
@@ -30,7 +30,10 @@ class LimitNotices:
         """Unix time by the server's clock."""
         self._notes: deque[RateRelease] = deque(maxlen=_AT_MOST)
         self._recent: deque[tuple[float, RateRelease]] = deque(maxlen=_AT_MOST)
-        """The places of calls that have ended, with the time: a server may lose its last writes."""
+        """The places of ended calls, with the time of the end.
+
+        They are kept because a server may lose its last writes.
+        """
         self._sending: asyncio.Task[None] | None = None
 
     def begun(self, key: str, nonce: str, limits: tuple[Limit, ...]) -> None:
@@ -40,7 +43,7 @@ class LimitNotices:
             self._flush()
 
     def never_begun(self, key: str, nonce: str, limits: tuple[Limit, ...]) -> None:
-        """Report that a call was claimed, or may have been, and is not run: free its places."""
+        """Free the places of a call that was claimed, or may have been claimed, and is not run."""
         if windows := _windows(limits):
             self._notes.append(RateRelease(start_of(key, nonce), windows))
         if running := _running(limits):
@@ -48,13 +51,13 @@ class LimitNotices:
         self._flush()
 
     async def ended(self, key: str, nonce: str, limits: tuple[Limit, ...]) -> None:
-        """Report that a call has ended. Returns when its place is free, or after a moment."""
+        """Report that a call has ended. Returns when its place is free, or after a short time."""
         if running := _running(limits):
             self._free(key, nonce, running)
             await asyncio.wait({self._flush()}, timeout=_END_SECONDS)
 
     def send_again(self) -> None:
-        """Free the places of the last calls again: the server may have come back with them."""
+        """Free the last places again: a restarted server may still count their calls."""
         self._notes.extend(note for _, note in self._recent)
         self._flush()
 

@@ -11,10 +11,10 @@ from toolpool.workers.worker_observer import WorkerObservers
 log = logs.logger("message_reader")
 
 _LATE_SECONDS = 5.0
-"""The tolerance for clock differences after a message's end."""
+"""The tolerance in seconds for clock differences after a message's end."""
 _WINDOW_SECONDS = 60.0
 _LINES = 50
-"""Dropped messages are logged with at most so many lines a minute."""
+"""Dropped messages are logged with at most this many lines a minute."""
 
 
 class MessageReader:
@@ -26,7 +26,7 @@ class MessageReader:
         self.server_time: Callable[[], float] = time.time
         """The server's clock, Unix time in seconds."""
         self.received = 0
-        """Messages that reached this worker, also invalid ones."""
+        """The number of messages that reached this worker, including invalid ones."""
         self._window_ends = 0.0
         self._in_window = 0
 

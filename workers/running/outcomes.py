@@ -22,9 +22,9 @@ from toolpool.workers.running.output import Completion, fitted
 from toolpool.workers.tool import Tool
 
 MESSAGE_CHARACTERS = 2_000
-"""The limit for the text of an exception."""
+"""The limit for the text of an exception, in characters."""
 _REPORT_CHARACTERS = 16_000
-"""The limit for a ToolError, which is written for the model; `bash` reports output in one."""
+"""The limit for a ToolError in characters. The model reads it; `bash` reports output in one."""
 _REPORTED_NOTHING = "the tool reported an error"
 _LEVELS = 200
 """The deepest nesting of a result; JSON parsers fail at some thousand levels, or fewer."""
@@ -39,7 +39,7 @@ class WorkerOutcomes:
         self._worker = worker
 
     def started_before(self, call: CallMessage) -> Outcome:
-        """The outcome of a call that this worker started before, against its record."""
+        """The outcome of a call that was started here before, although its record denies it."""
         return self.signed(failure(Code.WORKER_LOST, "forgotten", Executed.UNKNOWN), call, 0.0)
 
     def cancelled(self, call: CallMessage) -> Outcome:
@@ -51,7 +51,7 @@ class WorkerOutcomes:
         return self.signed(failure(Code.CANCELLED, "", Executed.NO), call, 0.0)
 
     def lost(self, call: CallMessage, reason: str) -> Outcome:
-        """The outcome of a run whose end this worker will not see."""
+        """The outcome of a run that this worker gives up before its end."""
         outcome = failure(Code.WORKER_LOST, reason, Executed.UNKNOWN)
         return self.signed(outcome, call, 0.0)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 _THREADS_SECONDS = 0.01
-"""How long a thread that is about to end may take."""
+"""How many seconds a thread that is about to end may take."""
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _REAL_TIME = 32
 """Real-time signals are unused, and checking them would double the cost."""
@@ -76,7 +76,7 @@ class ProcessState:
         self._fixed = _look()
 
     def restore(self) -> str:
-        """Restore what can be restored; returns what cannot, in words. Never raises."""
+        """Restore what can be restored. Returns what cannot be restored, in words. Never raises."""
         try:
             for timer in _TIMERS:
                 if signal.getitimer(timer)[0]:
@@ -130,7 +130,7 @@ class ProcessState:
     def _is_in_folder(self) -> bool:
         try:
             return os.getcwd() == self._folder
-        except OSError:  # removed
+        except OSError:  # the directory was removed
             return False
 
     def _has_more_threads(self) -> bool:

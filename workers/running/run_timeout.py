@@ -11,7 +11,7 @@ from toolpool.contract.outcome import Code, Executed, Outcome, failure
 log = logs.logger("heartbeat")
 
 _SECOND_LOOK_SECONDS = 0.1
-"""After a delay, the loop first reads pending heartbeats before a run counts as silent."""
+"""How many seconds a delayed loop may read pending heartbeats before a run counts as silent."""
 
 
 def interval(heartbeat: float) -> float:
@@ -93,7 +93,7 @@ class RunTimeout:
 
     def _look(self, patience: float) -> None:
         if self._scope.expired():
-            return  # its timeout ends it already
+            return  # its timeout already ends it
         loop = asyncio.get_running_loop()
         left = self._heard_at + patience - time.monotonic()
         if left > 0:

@@ -37,7 +37,7 @@ _KEEP_OUTPUT_SECONDS = 3.0
 _RECENT_BYTES = 16 << 20
 _GATHER_SECONDS = 0.002
 _NOTICE_SECONDS = 0.02
-"""Calls that end sooner are not announced as started: their outcome says it."""
+"""Calls that end within this time are not announced as started: their outcome shows it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +47,7 @@ class _Notice:
 
 
 _OUTPUT_SECONDS = 3_600.0
-"""Long enough for a model to read on; what it does not read is not worth the memory."""
+"""How many seconds whole outputs are kept: long enough for a model to read them in pages."""
 
 
 class Settler:
@@ -68,7 +68,7 @@ class Settler:
         self._envelope = envelope
         self._keep = keep
         self._outcomes: deque[tuple[Settlement, bool]] = deque()
-        """Each with whether its tool has ended."""
+        """The settlements to send, each with whether its tool has ended."""
         self._recent: deque[tuple[float, Settlement]] = deque()
         """Recent settlements with their time: a server may lose its last writes."""
         self._recent_bytes = 0
@@ -83,7 +83,7 @@ class Settler:
         """Send the outcome of a call, and retry until the server has stored it.
 
         If the worker is `busy`, with calls waiting for a slot, outcomes are batched for a moment:
-        sent singly they would cost as much as running the calls.
+        sending each alone would cost as much as running the calls.
         """
         self.forget(batch, call.key)
         settlement = self.settlement(batch, call, outcome)
@@ -110,17 +110,17 @@ class Settler:
             self._recent_bytes -= len(self._recent.popleft()[1].body)
 
     def forget_before(self, when: float) -> None:
-        """Drop settlements before this (monotonic) time: the server will not lose them any more."""
+        """Drop settlements before this (monotonic) time, which the server can no longer lose."""
         while self._recent and self._recent[0][0] < when:
             self._recent_bytes -= len(self._recent.popleft()[1].body)
 
     def send_again(self) -> None:
-        """Settle the recent calls again: the server may have come back without them."""
+        """Settle the recent calls again: a restarted server may have lost their outcomes."""
         self._outcomes.extend((settlement, False) for _, settlement in self._recent)
         self._send_now()
 
     def started(self, batch: Batch, key: str) -> None:
-        """Tell the dispatcher that the call started, unless it ends within a moment."""
+        """Tell the dispatcher that the call started, unless the call ends within 20 ms."""
         notice = self._notices.get(batch.id)
         if notice is None:
             notice = self._notices[batch.id] = _Notice(batch, set())
@@ -212,7 +212,7 @@ class Settler:
         self._background.start(self._send_release(release))
 
     async def flush(self) -> None:
-        """Return when everything given so far has been sent."""
+        """Return when everything submitted so far has been sent."""
         while self._outcomes or self._sending is not None or self._background.running:
             self._send_now()
             waits = {
@@ -284,7 +284,7 @@ class Settler:
         return group
 
     def _report_late(self, late: list[tuple[Settlement, bool]]) -> None:
-        """Handle calls that were answered by others: report the end of writes."""
+        """Handle calls that were answered elsewhere: report that their writes have ended."""
         if late:
             log.info("outcomes_late calls=%d", len(late))
         ended: defaultdict[str, list[str]] = defaultdict(list)

@@ -1,7 +1,7 @@
 """The slots of a worker: how many calls of each kind run, and which do not stop.
 
-A claim takes a round trip to the server. If that takes longer than the runs, child processes would
-be idle most of the time, so calls are claimed before a child is free for them. A call claimed ahead
+A claim takes a round trip to the server. If claims take longer than runs, child processes would be
+idle most of the time, so calls are claimed before a child is free for them. A call claimed ahead
 waits about as long as a claim takes, and has not begun.
 """
 
@@ -13,7 +13,7 @@ from toolpool.contract.spec import RunIn
 from toolpool.workers.running.claimed_call import ClaimedCall
 
 _STUCK_SECONDS = 3.0
-"""A call that still runs this long after it was told to stop counts as stuck."""
+"""A call that still runs this many seconds after it was told to stop counts as stuck."""
 
 
 class Slots:
@@ -23,7 +23,7 @@ class Slots:
         self.counts: Mapping[RunIn, int] = dict(counts)
         self._is_closed = False
         self._free = dict(counts)
-        """Negative if calls are claimed ahead."""
+        """Free slots by kind; negative if calls are claimed ahead."""
         self._ahead = ClaimAhead()
         self._stopping: set[ClaimedCall] = set()
         """Calls that were told to stop, or answered, and still occupy a slot."""
@@ -87,7 +87,7 @@ class Slots:
 
 
 _SLOW_SECONDS = 0.02
-"""Below this latency one call per child is enough: a slow run then delays no other call."""
+"""At latencies below this, one call per child is claimed, so that none waits for a slow run."""
 _LONGEST_SECONDS = 1.0
 _AT_MOST = 64
 _LEAST_RUN_SECONDS = 0.0001

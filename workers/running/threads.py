@@ -19,7 +19,7 @@ class ThreadPool:
         self.threads = 0
 
     def submit(self, work: Work) -> None:
-        """Run `work`, which must not raise, soon on some thread, in a copy of this context."""
+        """Run `work`, which must not raise, on a thread soon, in a copy of this context."""
         with self._lock:
             if self._idle:
                 self._idle -= 1

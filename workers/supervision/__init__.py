@@ -1,1 +1,1 @@
-"""Starts a worker, watches over it, and starts it again."""
+"""Starts a worker, monitors it, and restarts it."""

@@ -20,7 +20,7 @@ _PAUSE_SECONDS = 1.0
 
 
 class EndedWorkers:
-    """Workers whose processes have ended, until the server is told."""
+    """Workers whose processes have ended, until this is written to the server."""
 
     def __init__(self, settings: Settings) -> None:
         # A supervisor must not wait long for a server that is unavailable.
@@ -31,11 +31,14 @@ class EndedWorkers:
         self._try_at = 0.0
 
     def note(self, worker: str) -> None:
-        """Note that the process of this worker has ended, with all that it ran."""
+        """Record that the process of this worker has ended, and with it everything that it ran."""
         self._unreported[worker] = time.monotonic()
 
     def report(self) -> None:
-        """Write it to the server in place of their leases; try again later if that fails."""
+        """Replace the workers' leases on the server by a report of their end.
+
+        If that fails, it is tried again later.
+        """
         now = time.monotonic()
         if not self._unreported or now < self._try_at:
             return

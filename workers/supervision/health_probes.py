@@ -10,14 +10,15 @@ from toolpool.contract import logs
 log = logs.logger("supervise")
 
 _FRESH_SECONDS = 15.0
-"""How old the last note may be; the supervisor makes one a second."""
+"""The largest age in seconds of the last `note`; the supervisor calls it once a second."""
 
 
 class Health:
-    """The health of a worker as last noted. `fault` and `unready` may be called from any thread.
+    """The health of a worker as last reported.
 
-    The file at `path` has it in a word or a sentence, and is touched with every note while the
-    worker is alive: a cheap probe has to look only at its age.
+    `fault` and `unready` may be called from any thread. The file at `path` contains the health in a
+    word or a sentence, and is touched with every `note` while the worker is alive, so a cheap probe
+    has to check only the file's age.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -27,8 +28,8 @@ class Health:
         self._has_warned = False
 
     def note(self, *, fault: str, unready: str) -> None:
-        """Note what is wrong with the worker, and why it takes no calls; empty if nothing is."""
-        if self._path is not None:  # before the pages change: they are never ahead of the file
+        """Record the worker's fault, and why it accepts no calls; empty if nothing is wrong."""
+        if self._path is not None:  # written before the pages change, which are never ahead of it
             self._write(self._path, fault or unready or "ready", is_alive=not fault)
         self._noted = (fault, unready, time.monotonic())
 
@@ -41,7 +42,7 @@ class Health:
         return fault
 
     def unready(self) -> str:
-        """Why the worker takes no calls now; empty if it does."""
+        """Why the worker accepts no calls now; empty if it accepts calls."""
         return self.fault() or self._noted[1]
 
     def close(self) -> None:

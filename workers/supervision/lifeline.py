@@ -2,7 +2,8 @@
 
 A worker killed with SIGKILL cannot clean up, so its children have to notice:
 `die_with_parent` for children written in Python, `tethered` for any other program. On Linux the
-kernel does it (`PR_SET_PDEATHSIG`); elsewhere a thread or a small guard process watches.
+kernel ends them (`PR_SET_PDEATHSIG`); elsewhere a thread or a small guard process monitors the
+parent.
 
 Linux sends the signal when the *thread* that started the child ends, even if its process lives on.
 So start children that should stay from the main thread or through `in_lasting_thread`.
@@ -54,10 +55,10 @@ def tethered(argv: Sequence[str]) -> list[str]:
 
 
 def in_lasting_thread(call: Callable[[], _Result]) -> _Result:
-    """Run `call` in a thread that lives as long as this process; return or raise what it does.
+    """Run `call` in a thread that lives as long as this process.
 
-    Blocks until `call` is done. The main thread runs it itself; any other thread passes it to one
-    shared thread, so `call` must be short.
+    Returns or raises what `call` does. Blocks until `call` is done. The main thread runs it itself;
+    any other thread passes it to one shared thread, so `call` must be short.
     """
     if threading.current_thread() is threading.main_thread():
         return call()
@@ -128,7 +129,7 @@ def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-if sys.platform != "linux":  # Linux has no kqueue, and its kernel does it
+if sys.platform != "linux":  # Linux has no kqueue, and its kernel ends the process
 
     def _start_guard(parent_pid: int) -> None:
         """Fork a process that kills this one when `parent_pid` ends, and ends with this one."""

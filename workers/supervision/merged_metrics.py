@@ -50,7 +50,7 @@ class Metrics:
         self._slots: set[str] = set()
         self._failures = 0
         self._is_full = False
-        """Whether the file system was full: then no further process is counted."""
+        """Whether the file system was full. If so, no further process is counted."""
         self._reading = threading.Lock()
         self._server: Server | None = None
 

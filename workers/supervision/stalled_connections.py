@@ -1,8 +1,8 @@
 """Closes connections to the broker that no longer get answers.
 
-A link can fail without either end noticing. kombu then waits for an answer for ever, and the worker
-takes no calls, while its lease is still renewed on another connection. Closing the connection makes
-kombu raise, and Celery connects again while running calls go on.
+A link can fail without either end noticing. kombu then waits forever for an answer, and the worker
+receives no calls, while its lease is still renewed on another connection. Closing the connection
+makes kombu raise, and Celery connects again while running calls go on.
 """
 
 import select
@@ -28,9 +28,9 @@ class StalledConnections:
     """Watches kombu's Redis connections.
 
     A connection is stalled if a command on it has had no answer for `patience` seconds, though the
-    server answered on another connection in the later half of that time. `confirmed_at` returns
-    when the last request that the server answered was sent. kombu's longest command, BRPOP, takes
-    a second.
+    server answered on another connection in the later half of that time. `confirmed_at` returns the
+    time at which the last answered request was sent. kombu's longest command, BRPOP, takes a
+    second.
     """
 
     def __init__(self, *, patience: float, confirmed_at: Callable[[], float]) -> None:
@@ -49,7 +49,7 @@ class StalledConnections:
         self._stopping.set()
 
     def watched(self, connection_class: Any) -> Any:
-        """A subclass of a redis-py connection that notes when its open request was sent."""
+        """A subclass of a redis-py connection that records when its open request was sent."""
         watch = self
 
         class Watched(connection_class):  # type: ignore[misc]
@@ -67,7 +67,7 @@ class StalledConnections:
                 except BaseException:
                     self.asked_at = None
                     raise
-                if self.asked_at is None:  # connecting first has reset it
+                if self.asked_at is None:  # connecting first has reset the time
                     self.asked_at = time.monotonic()
 
             def read_response(self, *args: Any, **options: Any) -> Any:
@@ -119,7 +119,7 @@ def _has_answer(sock: socket.socket) -> bool:
 
 
 def _received_within(sock: socket.socket, seconds: float) -> bool:
-    """Whether part of an answer came recently: a large one over a slow link takes long."""
+    """Whether part of an answer came recently. A large answer over a slow link takes long."""
     if sys.platform != "linux" or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return False
     try:

@@ -1,9 +1,10 @@
 """Keeps a worker running: restarts it when it ends, and replaces it when it stops taking calls.
 
-A worker that sends nothing, frozen or hung, is killed. One that still runs but takes no more calls
-(worn out, or not reading its queues) may have calls that end well: a successor is started beside
-it, then it takes no new calls, and it exits when its calls have ended. A network failure never ends
-a worker; `toolpool.workers.supervision.stalled_connections` closes its connections instead.
+A worker that sends nothing, frozen or hung, is killed. A worker that still runs but accepts no more
+calls (worn out, or not reading its queues) may have calls that will succeed: a successor is started
+beside it, then it accepts no new calls, and it exits when its calls have ended. A network failure
+never ends a worker; `toolpool.workers.supervision.stalled_connections` closes its connections
+instead.
 """
 
 import contextlib
@@ -48,11 +49,11 @@ _START_SECONDS = 90.0
 _FIRST_PAUSE = 0.25
 _LONGEST_PAUSE = 5.0
 _SETTLED_SECONDS = 60.0
-"""A worker that exits sooner may be in a crash loop."""
+"""A worker that exits within this many seconds may be in a crash loop."""
 _CRASH_LOOP = 3
-"""How many short runs in a row are reported."""
+"""After this many short runs in a row, a crash loop is reported."""
 _STOP_MARGIN_SECONDS = 10.0
-"""How much longer than its grace a worker may take to stop."""
+"""How many seconds longer than its grace period a worker may take to stop."""
 _MAX_LEAVING = 2
 _MAX_UNREPORTED = 32
 MISCONFIGURED = 2
@@ -69,7 +70,10 @@ class Backoff:
         self.short_runs = 0
 
     def after(self, ran: float, *, has_stalled: bool) -> float:
-        """Seconds to wait after a worker ran for `ran` seconds; the shortest after a stall."""
+        """How many seconds to wait after a worker ran for `ran` seconds.
+
+        After a stall, the shortest wait.
+        """
         self.short_runs = self.short_runs + 1 if ran <= _SETTLED_SECONDS else 0
         is_crash_loop = not has_stalled and ran <= _SETTLED_SECONDS
         self._pause = min(self._pause * 2, _LONGEST_PAUSE) if is_crash_loop else _FIRST_PAUSE
@@ -131,7 +135,10 @@ class _Worker:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def ended(self) -> int | None:
-        """Its exit code, or None while it runs. Kills what it started."""
+        """Its exit code, or None while it runs.
+
+        If it has ended, kills the processes that it started.
+        """
         code = self.process.poll()
         if code is not None:
             self.kill()
@@ -182,7 +189,7 @@ class Supervisor:
             # An interrupt that was ignored at the start stays ignored: this is a background job.
             if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._stop)
-        descendants.adopt()  # what tools of a killed worker leave behind
+        descendants.adopt()  # processes that tools of a killed worker leave behind
         check_at = note_at = 0.0
         with (
             closing(self._health),
@@ -265,7 +272,7 @@ class Supervisor:
         return None
 
     def _report_crash_loop(self, worker: _Worker, how: str) -> None:
-        """Log it, and report it to Sentry from here: no worker lives long enough to do it."""
+        """Log a crash loop and report it to Sentry: no worker lives long enough to do so."""
         short_runs = self._backoff.short_runs
         log.error("worker_crash_loop id=%s in_a_row=%d: the last %s", worker.id, short_runs, how)
         if not os.environ.get("SENTRY_DSN"):
@@ -351,7 +358,7 @@ class Supervisor:
     def _depths(self, client: "redis.Redis") -> dict[str, int] | None:
         """How many messages wait in each of the current worker's queues; None if unknown.
 
-        Also notes whether the server answers.
+        Also records whether the server answers.
         """
         has_broker = bool(self._settings.broker_url)
         queues = [] if has_broker or self._current is None else list(self._current.watch.free)
@@ -368,7 +375,7 @@ class Supervisor:
         return None if has_broker or self._current is None else depths
 
     def _end_if_overdue(self) -> None:
-        """Kill workers that have not stopped within their grace and a margin: they hang."""
+        """Kill workers that hang: they have not stopped within their grace period and a margin."""
         if time.monotonic() <= self._stop_by:
             return
         for worker in [*self._leaving, self._current]:

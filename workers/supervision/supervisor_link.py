@@ -36,7 +36,7 @@ class MainTurned(msgspec.Struct, tag="main", frozen=True):
 
 
 class Recycle(msgspec.Struct, tag="recycle", frozen=True):
-    """Take no more calls, let running calls end, and exit: a successor has started."""
+    """Accept no more calls, let running calls end, and exit: a successor has started."""
 
 
 class Hurry(msgspec.Struct, tag="hurry", frozen=True):
@@ -79,7 +79,7 @@ class Link:
 
     @classmethod
     def inherited(cls, descriptor: int) -> "Link":
-        """The end that a supervisor passed on; child processes do not inherit it."""
+        """The end that a supervisor passed to this process; child processes do not inherit it."""
         end = socket.socket(fileno=descriptor)
         end.set_inheritable(False)
         return cls(end)

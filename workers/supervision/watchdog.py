@@ -34,7 +34,7 @@ class Watchdog:
 
     A lag (`loop_lag`) over `warn` is logged; over `limit` the process ends. Just before, `end_call`
     gets the call that blocked the loop all the time, on the watchdog's thread. It is not called if
-    a task that the tool started blocks.
+    the blocking code is a task that the tool started.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Watchdog:
         self._stopping = threading.Event()
         self._warned = False
         self._blocking: ClaimedCall | None = None
-        """The call that was running at every check since the loop was first late."""
+        """The call that was running at every check since the loop became late."""
 
     def start(self) -> None:
         """Watch in a background thread until `stop`."""
@@ -110,9 +110,9 @@ def _blocked(frame: FrameType | None, lag: float, *, is_fatal: bool) -> Blocked:
 
 
 def is_waiting(frame: FrameType | None) -> bool:
-    """Whether the loop in this frame waits for events: it is late, but no code blocks it.
+    """Whether the loop in this frame waits for events.
 
-    The machine is overloaded, or was suspended.
+    If so, it is late but no code blocks it: the machine is overloaded, or was suspended.
     """
     if frame is not None and frame.f_code.co_name == "select":
         frame = frame.f_back

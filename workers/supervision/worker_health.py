@@ -12,7 +12,7 @@ _IDLE_TIMES = 3
 
 
 class Action(Enum):
-    """What to do about a worker: kill it, or start a successor and let it leave."""
+    """What to do about a worker: kill it, or start a successor and let the worker leave."""
 
     END = "end"
     REPLACE = "replace"
@@ -30,7 +30,7 @@ class WorkerHealth:
     """The state of a worker, from the frames it sends. Times are on the monotonic clock.
 
     A worker is frozen if neither loop sends anything for `stall_seconds`. If only the event loop is
-    silent, the worker's own watchdog has `loop_seconds` more to act.
+    silent, the worker's own watchdog has another `loop_seconds` to act.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class WorkerHealth:
         return self._main_reported
 
     def fault(self, now: float) -> str:
-        """Which of its loops does not turn; empty if both do, or while it starts."""
+        """Which of its loops does not turn; empty if both turn, or while the worker starts."""
         loop_silent = now - self._loop_at
         if loop_silent > self._stall_seconds:
             return f"its event loop has not turned for {loop_silent:.0f} s"
@@ -68,7 +68,7 @@ class WorkerHealth:
         return silence.reason if silence is not None else ""
 
     def receive(self, frame: Frame, now: float) -> None:
-        """Note a frame from the worker."""
+        """Process a frame from the worker."""
         if isinstance(frame, LoopTurned):
             self._loop_at, self._loop_reported = now, True
             self.free, self._worn_out = frame.free, frame.worn_out

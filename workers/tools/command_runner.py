@@ -100,7 +100,7 @@ def _kill_group(pid: int) -> None:
 
 
 def _sweep() -> None:
-    """Kill children until none is left: each that dies leaves its own children to us."""
+    """Kill children until none is left: each that dies leaves its own to this process."""
     ends = time.monotonic() + _SWEEP_SECONDS
     while time.monotonic() < ends:
         for child in _children():

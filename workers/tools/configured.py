@@ -7,5 +7,5 @@ from toolpool.contract.settings import Settings
 
 @cache
 def settings() -> Settings:
-    """Read on first use, so that importing a tools module needs no valid environment."""
+    """Read on first use, so that a tools module can be imported without a valid environment."""
     return Settings()

@@ -31,7 +31,7 @@ local function record_of(name)
   return r
 end
 
--- Those of some reply streams whose dispatchers are alive, and whether that is all of them.
+-- The given reply streams whose dispatchers are alive, and whether those are all of the given ones.
 local function living(replies)
   local alive, are_all_alive = {}, true
   for stream in string.gmatch(replies, '%S+') do
@@ -93,7 +93,7 @@ elseif what == 'read' then
     if ARGV[4] == epoch and r[5] ~= epoch and has_mark(ARGV[5], key) then
       answer = 'ran'
     elseif ARGV[4] == epoch and r[5] ~= epoch then
-      -- A dispatcher that is not alive may have sent it before the server lost that.
+      -- A dispatcher that is not alive may have sent the call before the server lost that information.
       if are_all_alive and f[3] == r[5] then redis.call('HSET', key, 'unsent_in', epoch) end
       redis.call('HSET', key, 'epoch', epoch)
       r[5] = epoch
@@ -111,7 +111,7 @@ elseif what == 'decide' then
   redis.call('HSET', key, 'approval', state, 'decision', decision)
   call('ZREM', waiting, ARGV[11])
   for stream in string.gmatch(r[5] or '', '%S+') do send(stream, notice) end
-  -- A handle that was given while the call waited may be valid for so long.
+  -- A handle that was returned while the call waited may be valid for as long as this.
   local kept_ms = math.max(redis.call('PTTL', key), tonumber(ends) - now + tonumber(r[7] or 0))
   if state == 'approved' then
     redis.call('HSET', key, 'state', 'approved', 'expires', ends, 'keep', string.format('%.0f', kept_ms))

@@ -64,11 +64,11 @@ for i = 2, records + 1 do
   elseif r[2] ~= attempt then answer = 'attempt'
   elseif r[1] == 'claimed' then
     answer = (r[3] == nonce) and tostring((r[5] or now) - now) or 'claimed'
-  elseif r[1] ~= 'open' then  -- not approved, or not sent since
+  elseif r[1] ~= 'open' then  -- not approved, or approved but not sent
     answer = (r[1] == 'waiting' or r[1] == 'approved') and r[1] or 'absent'
   elseif r[10] and r[10] ~= 'approved' then answer = 'waiting'  -- held or given back while it waited
   elseif tonumber(r[4] or 0) <= now then answer = 'expired'
-  elseif r[6] ~= epoch and r[8] ~= epoch then answer = 'moved'  -- it may have been cancelled since
+  elseif r[6] ~= epoch and r[8] ~= epoch then answer = 'moved'  -- it may have been cancelled in the meantime
   elseif is_once and r[7] == '1' and tonumber(r[9] or 0) > 0 then answer = 'ran'  -- it may no longer run twice
   elseif is_stale then answer = 'stale'
   elseif (may_rerun == '2' or is_once and limits ~= '') and has_mark(marks, KEYS[i]) then answer = 'ran'

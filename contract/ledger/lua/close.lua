@@ -52,7 +52,7 @@ local function others_wait(key, replies, until_ms, deadline_ms, handed_over)
   local left = {leave = 1, refused = 1, unstarted = until_ms - now, deadline = deadline_ms - now - 200}
   if left[which] <= 0 then return false end
   local others, alive = without_caller(replies)
-  alive = alive or which == 'leave' and handed_over  -- whoever has its handle may ask for it
+  alive = alive or which == 'leave' and handed_over  -- a client with its handle may ask for it
   alive = alive or others_retry(key)
   if alive and which ~= 'refused' then redis.call('HSET', key, 'replies', others) end
   return alive

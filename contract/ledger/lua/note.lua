@@ -1,4 +1,5 @@
--- Notes calls that share a run. Such a call has no record of its own, but nobody may take it for one that never ran.
+-- Marks calls that share a run. Such a call has no record of its own, but must not count as a call that never
+-- ran.
 -- KEYS: epoch, record...
 -- ARGV: prefix of marks, ms the notes are kept
 -- Returns the state of each record; '' if there is none, and the call is noted, 'shared' if it was noted before.

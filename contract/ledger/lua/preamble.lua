@@ -27,12 +27,12 @@ local SPARE_MS = 7200000
 
 -- The value of the epoch key: `<random> <offset ms> <ms at which a process agreed last> <version of the
 -- switches> <signature of the first three> <ms at which a process agreed after a gap> <ms until which processes
--- report>`; all but the first may be missing. Fleet time is the server's clock plus the offset, which compensates for
--- the jumps of that clock.
+-- report>`; every part except the first may be missing. Fleet time is the server's clock plus the offset, which
+-- compensates for the jumps of that clock.
 local random, fleet_offset, agreed, switch_version, signature, after_gap, reports_until = '', 0, '', '', '', '', ''
 local AGREEMENT_MS = 2000
--- Processes agree every second. If none has for longer than this, the server's clock has jumped or the server stood
--- still.
+-- Processes confirm fleet time every second. If no process has for longer than this, the server's clock has
+-- jumped or the server stood still.
 local GAP_MS = 4000
 
 -- How long a process that comes from another epoch takes to report at most: a worker's beat, and a second.
@@ -69,8 +69,8 @@ local function certain_ms()
   return last > 0 and now - last > GAP_MS and last or now
 end
 
--- Fleet time, or what the caller knows it to be by its own clock, if the server's has jumped and nobody has corrected
--- it yet.
+-- Fleet time, or the caller's own estimate of it if the server's clock has jumped and no process has
+-- corrected fleet time yet.
 local ROUGHLY_MS = 2000
 
 local function time_by(told)
@@ -79,8 +79,8 @@ local function time_by(told)
   return told > 0 and math.abs(own - told) > ROUGHLY_MS and told or own
 end
 
--- A command on a key that writers without a signing key may have overwritten. A value that it fails on (another
--- type, or a stream that has reached the last id) is deleted as lost data.
+-- A command on a key that writers without a signing key may have overwritten. If the command fails because of
+-- the value (another type, or a stream that has reached the last id), the value is deleted as lost data.
 local function call(command, key, ...)
   local answer = redis.pcall(command, key, ...)
   local err = type(answer) == 'table' and answer.err
@@ -117,10 +117,10 @@ end
 -- The epoch changes with every restart and promotion (master_replid; the run id, which an old primary gets
 -- back after a failback, is only the fallback) and with lost data (the random key). It is too long for Redis's
 -- packed hashes on purpose: a record with an outcome is not packed, and converting it costs more than it saves.
--- The candidate is followed by the ends of the last epoch that the caller has seen (`:` in between), and by the epochs
--- before that one. If this server still is in one of these, the caller comes back to it from another server (or its data
--- were restored): what happened since then is missing here, so another epoch begins.
--- Also returns the value of its key.
+-- The candidate is followed by the ends of the last epoch that the caller has seen (after a `:`), and by the epochs
+-- before that one. If this server is still in one of them, the caller returns to it from another server (or its data
+-- were restored). The steps taken meanwhile are missing here, so another epoch begins. Also returns the value of the
+-- epoch key.
 local function server_epoch(key, candidate)
   local own, last, left = string.match(candidate, '^([^%s:]*):?(%S*)(.*)$')
   local value = value_of(key)
@@ -185,7 +185,8 @@ local function mark_of(prefix, key)
   return prefix .. string.sub(key, #prefix + 2)
 end
 
--- Whether a mark keeps a call from running that was asked for at `asked_at` (fleet time, as the caller knows it), or now.
+-- Whether a mark prevents a call from running that was dispatched at `asked_at` (the caller's fleet time), or
+-- now.
 local function is_marked(prefix, key, asked_at)
   local value = redis.pcall('GET', mark_of(prefix, key))
   if type(value) ~= 'string' then return value ~= false end
@@ -240,7 +241,7 @@ local function keep_mark_with(prefix, key, now)
   redis.call('SET', mark_of(prefix, key), string.format('%.0f', last), 'PX', math.max(left, last - now + SPARE_MS))
 end
 
--- Refusals for a time may be many, so their marks are kept for less long.
+-- There may be many temporary refusals, so their marks are kept for a shorter time.
 local REFUSED_MS = 900000
 
 local function mark_refused(prefix, key, ends)
@@ -258,7 +259,7 @@ local function send(stream, body)
 end
 
 -- Whether the dispatcher that reads a reply stream holds its lease: a string that begins with the ms at which it
--- ends. After a gap in the agreement dispatchers have some time to renew theirs.
+-- ends. If no process confirmed fleet time for a while, dispatchers get some time to renew their leases.
 local function is_alive(stream)
   local prefix, id = string.match(stream, '^(.*):reply:([^:]*)$')
   local lease = prefix and redis.pcall('GET', prefix .. ':dispatcher:' .. id)
@@ -301,8 +302,8 @@ local function end_record(key, nonce, keep_ms, longer, body, replies, except)
   end
 end
 
--- A temporarily refused call that never ran is asked again. An approved call stays approved. Returns its state;
--- false if its record was deleted.
+-- Reopens a temporarily refused call that never ran, since it was dispatched again. An approved call stays
+-- approved. Returns its state; false if its record was deleted.
 local function forget_refusal(key)
   if redis.call('HGET', key, 'approval') == 'approved' then
     redis.call('HDEL', key, 'outcome', 'settled_by', 'anew')

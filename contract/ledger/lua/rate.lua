@@ -50,7 +50,7 @@ local function is_full(i)
   return used[i] >= most[i]
 end
 
--- A call that waits may start at once; its place is then free a window later.
+-- A waiting call may start now; its place then becomes free one window later.
 local function free_in(i)
   if not free[i] then
     local at = used[i] - most[i]

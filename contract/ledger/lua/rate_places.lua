@@ -7,9 +7,9 @@ local LONGEST_WINDOW_MS = 86400000
 local RUNNING_KEY_MS = 604800000  -- longer than a call runs
 local UNSEEN_MS = 20000
 
--- Whether a call waits to be started, or runs. A call whose worker has no lease counts as running for a while longer,
--- even if it was answered: leases are missing after an outage or a jump of the clock, and threads outlive their
--- timeout. The end of that while is stored as a negative score.
+-- Whether a call waits to be started, or runs. A call whose worker has no lease counts as running for some
+-- more time, even if it was answered: leases are missing after an outage or a jump of the clock, and threads
+-- outlive their timeout. The end of that time is stored as a negative score.
 local function is_under_way(set, root, member, score, at)
   local call, worker = string.match(member, '^(.*)#.*@(.*)$')
   if not worker then
@@ -29,7 +29,8 @@ local function is_under_way(set, root, member, score, at)
   return score >= 0 or -score > at and -score <= at + 2 * UNSEEN_MS
 end
 
--- Removes expired and invalid members. Another process may count with another window, such as that of an earlier release.
+-- Removes expired and invalid members. Another process may count with another window, for example a worker of
+-- an earlier release.
 local function clean(set, window, longest, at)
   if window > 0 then call('ZREMRANGEBYSCORE', set, '-inf', at) end
   call('ZREMRANGEBYSCORE', set, '(' .. string.format('%.0f', at + longest + LONGEST_WINDOW_MS), '+inf')

@@ -1,4 +1,4 @@
--- Starts calls again, if they may run again, whose message or worker a dispatcher believes lost.
+-- Restarts calls whose message or worker a dispatcher believes lost, if they may run again.
 -- KEYS: epoch, queue list ('' = published elsewhere), record...
 -- ARGV: epoch candidate, reply stream, attempts at most, prefix of marks, then for each record: nonce, lost worker
 --       ('' = only the message may be lost), presumed attempt, ms to be claimed within,
@@ -38,7 +38,7 @@ for i = 3, #KEYS do
         push(KEYS[2], ARGV[at + 5], ARGV[at + 3])
       end
     elseif may_go or ARGV[at + 8] == '1' then
-      -- The server's clock may have jumped: the caller's counts.
+      -- The server's clock may have jumped, so the caller's clock decides.
       redis.call('HSET', KEYS[i], 'until', until_ms, 'deadline', math.max(tonumber(r[11]), until_ms), 'goes_on', epoch)
       push(KEYS[2], ARGV[at + 4], ARGV[at + 3])
       answer = 'sent'

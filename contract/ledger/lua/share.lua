@@ -27,7 +27,8 @@ local function joined(noted, own, except, run_ms, cached_ms)
     if cached_ms == '0' then return nil end
     return {last, 'settled', record[2]}
   end
-  -- The first dispatcher may still hold its call back; after its wait the run counts as lost.
+  -- The first dispatcher may not have sent its call yet; when the call's wait is over, the run counts as
+  -- lost.
   local is_coming = record[1] or now - tonumber(taken) < tonumber(wait_ms)
   if not is_coming or tonumber(its_run_ms) < tonumber(run_ms) then return nil end
   return {last, 'open', ''}

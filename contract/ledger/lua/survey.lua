@@ -7,7 +7,7 @@
 agree_on_time(KEYS[1], ARGV[7], ARGV[8], ARGV[9])
 local epoch, clock = server_epoch(KEYS[1], ARGV[1])
 local now = now_ms()
--- The clock may just have jumped, or the server have stood still since this was sent.
+-- The clock may just have jumped, or the server may have stood still since this request was sent.
 local renewed = math.max(now, tonumber(ARGV[7]) or now)
 redis.pcall('SET', KEYS[2], string.format('%.0f %s', renewed + ARGV[3], ARGV[2]), 'PX', ARGV[3] + SPARE_MS)
 if ARGV[2] ~= '' then

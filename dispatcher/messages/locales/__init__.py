@@ -1,4 +1,7 @@
-"""What the model reads, by language: one file each, found by its name. To add one, add its file."""
+"""The texts that the model reads, one file per language, found by its name.
+
+To add a language, add a file.
+"""
 
 import importlib
 import pkgutil
@@ -30,21 +33,21 @@ class Locale:
     each after its path.
     """
     arguments: str
-    """In place of the path where the shape is that of all arguments."""
+    """Replaces the path if the shape is that of all arguments."""
 
     # A problem. `expected` and `must be` are the two ways to say what is wanted.
     required: Mapping[str, str]
     required_shape: str
     required_sent: str
-    """Where another field came that resembles it."""
+    """For a missing field, if a field with a similar name was sent."""
     wanted: Mapping[str, str]
     got: Mapping[str, str]
     either: str
-    """Between alternatives."""
+    """The separator of alternatives."""
     or_left_out: str
-    """Where null came for a field that need not be there."""
+    """For null that was sent for an optional field."""
     no_null: str
-    """The same for several such fields."""
+    """For null that was sent for several optional fields."""
     object_of: str
     one_of: str
     typed_one_of: str
@@ -59,7 +62,7 @@ class Locale:
     ambiguous: str
     too_deep: str
     limits: Mapping[str, str]
-    """What a keyword asks for, by keyword, with `{expected}`."""
+    """The expected value by JSON Schema keyword, with `{expected}`."""
     other_limit: str
 
     # Rejections of other kinds.
@@ -72,9 +75,9 @@ class Locale:
     names_more: str
     full_stop: str
     flaws: Mapping[str, str]
-    """Why a call could not be read, as the beginning of the sentences below."""
+    """Why a call could not be read. The sentences below begin with this text."""
     json_breaks: Mapping[str, str]
-    """What is wrong where text is not JSON."""
+    """What is wrong with text that is not JSON."""
     unparseable: str
     truncated: str
     refused: str
@@ -86,17 +89,17 @@ class Locale:
     loop: str
     loop_in_turns: str
     again: str
-    """Added to a rejection that keeps coming."""
+    """Added to a rejection that keeps recurring."""
     again_in_turns: str
     not_checked: str
     refused_by_check: str
 
-    # What became of a call that was accepted.
+    # The end of a call that was accepted.
     raised: str
     bad_result: str
-    """A result that is not what its tool declares, with what is wrong in it."""
+    """A result that does not match its tool's declaration, with the mismatch."""
     raised_as: str
-    """The class and the text of what was raised, where that is told."""
+    """The class and the text of the exception that a tool raised, if the model may read them."""
     masked: str
     unnamed_error: str
     crashed: str
@@ -110,19 +113,19 @@ class Locale:
     cancelled: str
     denied: str
     arguments_differ: str
-    """In place of a reason: the tool's types change the arguments `{fields}`."""
+    """Replaces a reason: the tool's types change the arguments `{fields}`."""
     not_comparable: str
-    """In place of a reason: the arguments `{fields}` have types that JSON is not compared with."""
+    """Replaces a reason: the types of the arguments `{fields}` cannot be compared with JSON."""
     not_judged: str
     no_approver: str
     """The reason if several rules require approval and name no common approver."""
     policy_failed: str
     """The reason if a rule or a hook failed."""
     withheld: str
-    """A result that the host shows nobody."""
+    """A result that the host withholds."""
     not_allowed: str
     no_credential: str
-    """A secret that nobody has set up; `{not_run}` is empty or begins with a space."""
+    """A secret that is not configured; `{not_run}` is empty or begins with a space."""
     needs_sign_in: str
     needs_sign_in_at: str
     no_result: str
@@ -134,7 +137,7 @@ class Locale:
     not_run: str
     may_have_run: str
 
-    # Notes, and what the background tools say.
+    # Notes on results, and the texts of the background tools.
     cut: str
     cut_less: str
     cut_pages: str
@@ -143,7 +146,7 @@ class Locale:
     awaits_approval: str
     ask_for_result_later: str
     denied_by: str
-    """Who denied a call, with a reason or without."""
+    """Says who denied a call, with a reason or without."""
     denied_by_because: str
     rewritten: str
     """The arguments `{names}` were changed."""
@@ -161,7 +164,7 @@ class Locale:
     text_repaired: str
     text_repairs: Mapping[str, str]
     listed: str
-    """Between the members of a list."""
+    """The separator of list members."""
     repaired: str
     repairs: Mapping[str, str]
 
@@ -170,13 +173,13 @@ class Locale:
 
 @cache
 def names() -> tuple[str, ...]:
-    """The languages there are."""
+    """The available languages."""
     return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 
 
 @cache
 def locale(name: str) -> Locale:
-    """The language of this name. Raises `Misconfigured` where there is none."""
+    """The language of this name. Raises `Misconfigured` if there is none."""
     if name not in names():
         raise Misconfigured(f"there is no locale {name!r}: use one of {', '.join(names())}")
     found: Locale = importlib.import_module(f"{__name__}.{name}").LOCALE

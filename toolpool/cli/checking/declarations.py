@@ -64,7 +64,7 @@ class Report:
 def check_sources(sources: Sequence[str], kinds: Sequence[str] | None = None) -> Report:
     """Load every module on its own, so that one failure does not hide the others' problems.
 
-    `kinds` are those of tools that the workers take; None for all.
+    `kinds` are the kinds of tools that the workers serve; None for all.
     """
     report = Report()
     by_name: dict[str, list[Tool]] = defaultdict(list)
@@ -151,7 +151,7 @@ def check_tool(spec: ToolSpec) -> list[Problem]:
 
 
 def _schema_faults(schema: dict[str, Any], name: str) -> Iterator[str]:
-    """Why a schema is unusable: by its dialect's own rules, else by the validator's."""
+    """Why a schema is unusable: the broken rule of its dialect, or the validator's message."""
     from jsonschema import validators
     from jsonschema.exceptions import SchemaError
 

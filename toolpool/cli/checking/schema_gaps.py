@@ -12,7 +12,7 @@ _LIMITS = ("maxLength", "enum", "const", "format", "pattern")
 _UNIONS = ("anyOf", "oneOf")
 
 Nodes = dict[str, list[dict[str, Any]]]
-"""The schemas of each value, by its dotted path; `*` is every item or other field."""
+"""The schemas of each value, by its dotted path; `*` stands for any item or unnamed field."""
 
 
 class Gaps:
@@ -25,7 +25,7 @@ class Gaps:
         self._visit(schema, ())
 
     def undescribed(self) -> list[str]:
-        """Fields without a description, wherever they are."""
+        """Fields without a description, at any depth."""
         return [
             path
             for path, nodes in self._nodes.items()

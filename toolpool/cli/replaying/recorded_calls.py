@@ -21,7 +21,7 @@ class Recorded:
 
     @property
     def code(self) -> str:
-        """Its failure code; empty if it succeeded or that is unknown."""
+        """Its failure code; empty if it succeeded, or if its result is unknown."""
         return str(self.metadata.get("code") or (self.payload or {}).get("code") or "")
 
     @property
@@ -39,7 +39,7 @@ class Calls:
 
 
 def files_of(paths: Iterable[Path]) -> list[Path]:
-    """The files of records; of a folder all its files, rotated ones first."""
+    """The files of records. For a folder, all its files, rotated ones first."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():

@@ -54,7 +54,10 @@ class Judge:
         self._accepting = Acceptance(self._catalog, settings, wording_of(settings), None)
 
     def judge(self, calls: Iterable[Recorded], report: Report) -> list[Recorded]:
-        """Compare each call with its recorded result; return calls that would be accepted today."""
+        """Compare each call with its recorded result.
+
+        Returns the calls that would be accepted today.
+        """
         accepted: list[Recorded] = []
         for recorded in calls:
             report.calls += 1
@@ -72,7 +75,7 @@ class Judge:
         return accepted
 
     def may_run(self, recorded: Recorded, *, everything: bool) -> bool:
-        """Whether it can be run again safely, or is to be run in any case."""
+        """Whether a call can be run again safely, or is to be run in any case."""
         spec = self._catalog.offers[recorded.tool].spec
         return not task_tools.is_own(spec) and (everything or spec.rerunnable)
 

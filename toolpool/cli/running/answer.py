@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class AnsweredLine:
     """The answer to one line. `text` is a JSON array of the provider's messages, with its newline.
 
-    `broken` says why the line was not a model response; then the one message asks for a valid one.
+    `broken` says why the line was not a model response; its only message then asks for a valid
+    response.
     """
 
     line: Line

@@ -48,7 +48,7 @@ class Job:
         self._given_up: list[int] = []
 
     async def run(self, tools: list[str], concurrency: int) -> None:
-        """Answer every line, or the lines that are done when a signal comes."""
+        """Answer every line. After a signal, only the lines that are already done."""
         with self._progress:
             fleet = connect.connected(self._settings, tools)
             async with fleet as dispatcher:
@@ -84,7 +84,8 @@ class Job:
     def _stopped_by_signals(self, stream: Stream) -> Iterator[None]:
         """Let the first Ctrl-C or TERM stop the stream, a second one the program.
 
-        A Ctrl-C that was ignored from the start stays ignored: it is for the foreground job.
+        A Ctrl-C that was ignored from the start stays ignored, because it is meant for the
+        foreground job.
         """
         loop = asyncio.get_running_loop()
         signals = [signal.SIGTERM]

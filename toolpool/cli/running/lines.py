@@ -20,9 +20,10 @@ _CHUNKS_AHEAD = 4
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line without its end. `read` counts the bytes of input up to its end; `number` starts at 1.
+    """A line without its line feed.
 
-    A line longer than `LONGEST_LINE` is `too_long`, without its text.
+    `read` counts the bytes of input up to the line's end; `number` starts at 1. A line longer than
+    `LONGEST_LINE` is `too_long`, without its text.
     """
 
     number: int

@@ -38,11 +38,11 @@ class RunProgress:
         return self
 
     def begin(self) -> None:
-        """Note the end of the set-up."""
+        """Show that the set-up has ended."""
         self._update(description="running", total=self._size)
 
     def advance(self, read: int, summary: Summary) -> None:
-        """Note that `read` bytes of the input are answered."""
+        """Show that `read` bytes of the input are answered."""
         told = f"{summary.turns:,} turns · {summary.calls:,} calls · {summary.failed:,} failed"
         self._update(completed=read, told=told)
 

@@ -9,7 +9,7 @@ from toolpool.cli.running.answer import AnsweredLine
 from toolpool.cli.running.lines import Line
 
 _WINDOW = 8
-"""How many times `concurrency` turns may be read and not yet written, when the first is slow."""
+"""How many turns may be read and not yet written, as a multiple of `concurrency`."""
 
 
 class Stream:
@@ -30,7 +30,7 @@ class Stream:
         self._running = asyncio.Semaphore(concurrency)
         self._window = asyncio.Semaphore(concurrency * _WINDOW)
         self._order: deque[tuple[Line, asyncio.Task[AnsweredLine]]] = deque()
-        """At most as long as the window."""
+        """The turns in flight, in order; at most as many as the window allows."""
         self._all_read = False
         self._changed = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None

@@ -28,7 +28,7 @@ class Durations:
     sample: list[float] = field(default_factory=list)
 
     def add(self, seconds: float) -> None:
-        """Add one."""
+        """Add one duration."""
         self.seen += 1
         if len(self.sample) < _SAMPLE:
             self.sample.append(seconds)
@@ -70,7 +70,10 @@ _ENDINGS = (_OK, *(error_type.value for error_type in ErrorType))
 
 
 class Summary:
-    """The counts of a run so far. Results without a tool of their name count as well."""
+    """The counts of a run so far.
+
+    Results for which no tool with their name exists are counted as well.
+    """
 
     def __init__(self) -> None:
         self.turns = 0
@@ -81,12 +84,12 @@ class Summary:
 
     @property
     def calls(self) -> int:
-        """Calls that got their result."""
+        """The number of calls that got their result."""
         return self.total.ended.total()
 
     @property
     def failed(self) -> int:
-        """Calls whose result is not ok."""
+        """The number of calls whose result is not ok."""
         return self.calls - self.total.ended[_OK]
 
     def begin(self) -> None:

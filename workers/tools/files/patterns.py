@@ -22,7 +22,7 @@ def path_matcher(pattern: str) -> Matches:
 
 
 def filter_matcher(pattern: str | None) -> Matches:
-    """As `path_matcher`, but a pattern without `/` matches the file's name, at any depth."""
+    """Like `path_matcher`, but a pattern without `/` matches the file's name at any depth."""
     if pattern is None:
         return lambda parts: True
     return path_matcher(pattern if "/" in pattern else f"**/{pattern}")

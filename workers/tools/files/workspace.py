@@ -35,7 +35,7 @@ _PASSED_OVER = frozenset({".git", ".hg", ".svn", ".venv", "node_modules", "__pyc
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Components below the root, none of them `..`. Its text is what the model reads."""
+    """Components below the root, none of them `..`. The model reads its text."""
 
     parts: tuple[str, ...]
 
@@ -133,7 +133,7 @@ class Workspace:
         return Place(tuple(parts))
 
     def file_place(self, path: str) -> Place:
-        """As `place`, for a file: the root itself is refused."""
+        """Like `place`, but for a file: the root itself is refused."""
         place = self.place(path)
         if not place.parts:
             raise ToolError(f"{path!r} is the workspace folder itself; give the path of a file.")

@@ -1,4 +1,4 @@
-"""`fs_write`, `fs_edit`, `fs_multi_edit`: each replaces its file as a whole or leaves it alone."""
+"""`fs_write`, `fs_edit`, `fs_multi_edit`: each replaces a file as a whole or not at all."""
 
 from typing import Annotated, Any
 
@@ -164,7 +164,7 @@ def _not_there(text: str, old: str, place: Place, where: str) -> ToolError:
 def _same_but_for_spaces(text: str, old: str) -> list[int]:
     wanted = [" ".join(line.split()) for line in old.strip().splitlines()]
     if not any(wanted) or len(wanted) > _MOST_LINES or len(text) > _LARGEST // 10:
-        return []  # a hint must be cheap, or is omitted
+        return []  # a hint is omitted if it would be expensive
     lines = [" ".join(line.split()) for line in text.split("\n")]
     return [
         number + 1

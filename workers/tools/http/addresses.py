@@ -1,7 +1,7 @@
 """Resolves host names, and decides which addresses may be connected to.
 
-The checked address is the one that is connected to, so a name that changes its answer between the
-two (DNS rebinding) has no effect.
+The connection uses the checked address, so a name whose address changes after the check (DNS
+rebinding) has no effect.
 """
 
 import asyncio
