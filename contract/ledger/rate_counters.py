@@ -179,7 +179,7 @@ class MemoryRates:
         now = time.monotonic()
         self._clean(limits, now)
         for limit in limits:
-            if member not in self._taken[limit.name] and self._is_full(limit, now):
+            if not self._has_room(limit, member, now):
                 return False
         for limit in limits:
             taken = self._taken[limit.name]
@@ -190,6 +190,20 @@ class MemoryRates:
             else:
                 taken[start_of(member, nonce, worker)] = now
         return True
+
+    def _has_room(self, limit: Limit, member: str, now: float) -> bool:
+        """Whether a call can start; one with a place loses it if as many have started."""
+        taken = self._taken[limit.name]
+        place = taken.pop(member, None)
+        if not self._is_full(limit, now):
+            is_full = False
+        elif place is None:
+            is_full = True
+        else:  # its dispatcher knows a higher limit than its worker
+            is_full = sum("#" in name for name in taken) >= limit.rate.most
+        if place is not None and not is_full:
+            taken[member] = place
+        return not is_full
 
     def _clean(self, limits: Sequence[Limit], now: float) -> None:
         for limit in limits:

@@ -120,15 +120,23 @@ class PlacesMachine(RuleBasedStateMachine):
                         assert len(held) < limit.rate.most
                         held.add(ask.member)
 
-    @rule(member=members, limits=under, again=st.booleans(), ends=st.booleans())
-    def start(self, member: str, limits: tuple[Limit, ...], again: bool, ends: bool) -> None:
-        """A worker claims the call, which needs a place under each of its limits."""
+    @rule(
+        member=members, limits=under, again=st.booleans(), ends=st.booleans(), lower=st.booleans()
+    )
+    def start(
+        self, member: str, limits: tuple[Limit, ...], again: bool, ends: bool, lower: bool
+    ) -> None:
+        """A worker claims the call, which needs a place under each of its limits.
+
+        `lower`: the worker knows lower limits than the dispatchers.
+        """
         self.open_record(member, anew=False, state="open")
         nonce, ledger = new_nonce(), RedisLedger(self.real._steps, NAMES)
         read_in, _ = self.real.run(ledger.switches())
         self.real._sync.hset(NAMES.call(member), "epoch", read_in.partition(" ")[0])
-        claim = Claim(member, 1, nonce, limits)
-        may_start = self.memory.may_start(member, nonce, limits)
+        own = tuple(_lowered(limit) for limit in limits) if lower else limits
+        claim = Claim(member, 1, nonce, own)
+        may_start = self.memory.may_start(member, nonce, own)
         for _ in range(1 + again):  # its client repeats it where it lost the answer
             soon = time.monotonic() + 10.0
             claiming = ledger.claim([claim], worker="w", give_up_at=soon, now=time.time())
@@ -136,14 +144,18 @@ class PlacesMachine(RuleBasedStateMachine):
             assert (answer != LIMITED) is may_start
         time.sleep(_PAST_SECONDS)
         if not may_start:
+            for limit in limits:
+                if member not in self.memory._taken[limit.name]:
+                    self.held[limit.name].discard(member)
             return
         self.under_way[member] = False  # it is claimed: a place that waits for its start is free
-        for limit in limits:
+        for limit in own:
             held = self.held[limit.name]
             held.discard(member)
             held.add(start_of(member, nonce))
             if limit.name not in ("instant", "running"):
-                assert len(held) <= limit.rate.most
+                assert sum("#" in name for name in held) <= limit.rate.most
+                assert lower or len(held) <= limit.rate.most
         windows = tuple(limit for limit in limits if limit.rate.seconds)
         running = tuple(limit for limit in limits if not limit.rate.seconds)
         self._both([RateRelease(start_of(member, nonce), windows, started=True)], [])
@@ -208,6 +220,33 @@ def test_the_places_are_given_as_the_twin_in_memory_gives_them(redis_url: str) -
     """R60: repeated steps, records, lost data and garbage in between."""
     machine: Any = type("Machine", (PlacesMachine,), {"url": redis_url})
     run_state_machine_as_test(machine, settings=SHORT)
+
+
+def _lowered(limit: Limit) -> Limit:
+    return limit._replace(rate=limit.rate._replace(most=max(1, limit.rate.most - 1)))
+
+
+def test_a_worker_that_knows_a_lower_limit_starts_no_more_calls_than_that(redis_url: str) -> None:
+    """Whatever places its dispatchers have given, by the limit of an earlier release."""
+    real = RealRedis(redis_url)
+    redis, ledger = (
+        RedisRates(real._steps, NAMES, queue_timeout=30.0),
+        RedisLedger(real._steps, NAMES),
+    )
+    for unit in ("h", AT_ONCE):
+        theirs, ours = (Limit(unit, Rate(most, unit), "") for most in (6, 2))
+        asked = [RateRequest(f"{unit}{n}", "", 60.0, (theirs,)) for n in range(6)]
+        until, now = time.monotonic() + 10.0, time.time()
+        granted = real.run(redis.take([], asked, now=now, give_up_at=until))
+        assert all(answer.may_go for answer in granted)
+        real.open([ask.member for ask in asked], f"o{unit}", "d0", True, False, b"m")
+        claims = [Claim(ask.member, 1, f"c{ask.member}", (ours,)) for ask in asked]
+        found = real.run(ledger.claim(claims, worker="w", give_up_at=until, now=now))
+        assert [answer == LIMITED for answer in found] == [False] * 2 + [True] * 4
+        again = [RateRequest(ask.member, "", 60.0, (ours,)) for ask in asked[2:]]
+        waits = real.run(redis.take([], again, now=now, give_up_at=until))
+        assert not any(answer.may_go for answer in waits), "they lost the places of the other limit"
+    real.stop()
 
 
 def test_a_place_comes_free_by_itself(redis_url: str) -> None:

@@ -25,18 +25,33 @@ if ARGV[7] ~= '' then
   end
 end
 
--- Whether a call has, or can get, a place under each of its limits; if so, it counts as started until its
+-- Whether a call can start under a limit. A call that has a place there cannot if as many have started: its dispatcher
+-- knows a higher limit than its worker. It loses the place, and waits for one under the limit of its worker.
+local function has_room(set, member, i, root)
+  local has_place = redis.call('ZSCORE', set, member)
+  local used = redis.call('ZCARD', set) - (has_place and 1 or 0)
+  if used >= most[i] and window[i] == 0 then
+    sweep(set, root, at)
+    used = redis.call('ZCARD', set) - (redis.call('ZSCORE', set, member) and 1 or 0)
+  end
+  if used >= most[i] and has_place then
+    used = 0
+    for _, name in ipairs(redis.call('ZRANGE', set, 0, -1)) do
+      if string.find(name, '#', 1, true) then used = used + 1 end
+    end
+    if used >= most[i] then redis.call('ZREM', set, member) end
+  end
+  return used < most[i]
+end
+
+-- Whether a call has, or can get, a place under each of its limits. If so, it counts as started until its
 -- worker reports the time.
 local function may_start(key, nonce, limits)
   local root = string.sub(marks, 1, -5)  -- without `ran:`
   local member = string.sub(key, #root + 6)
   for number in string.gmatch(limits, '%d+') do
     local i = tonumber(number)
-    local set = KEYS[1 + records + i]
-    if not redis.call('ZSCORE', set, member) and redis.call('ZCARD', set) >= most[i] then
-      if window[i] == 0 then sweep(set, root, at) end
-      if redis.call('ZCARD', set) >= most[i] then return false end
-    end
+    if not has_room(KEYS[1 + records + i], member, i, root) then return false end
   end
   for number in string.gmatch(limits, '%d+') do
     local i = tonumber(number)
