@@ -12,8 +12,20 @@ from typing import Any
 
 import msgspec
 
-_encoder = msgspec.json.Encoder()
-_canonical = msgspec.json.Encoder(order="deterministic")
+
+def _plain(value: Any) -> Any:
+    """The text or number of a subclass, such as `markupsafe.Markup` or `numpy.float64`."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    raise TypeError(f"{type(value).__name__} objects cannot be written as JSON")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_plain)
+_canonical = msgspec.json.Encoder(enc_hook=_plain, order="deterministic")
 
 
 def _finite(text: str) -> float:
@@ -30,8 +42,6 @@ encode = _encoder.encode
 
 NaN and the infinities become null; check for them first if null would be wrong.
 """
-
-"""Encode several values as JSON Lines. Raises as `encode` does."""
 
 decode = _decoder.decode
 """Decode bytes or text. Raises msgspec.DecodeError (a ValueError) or RecursionError."""

@@ -308,7 +308,6 @@ _SETTLED = re.compile(rb'\{"type":"settled","key":"([0-9A-Za-z_:.-]+)","outcome"
 
 _BATCH = "batch"
 _REPLY = "reply"
-_encoder = msgspec.json.Encoder()
 _versions = msgspec.json.Decoder(_Versioned)
 _batches: msgspec.json.Decoder[Batch] = encoding.decoder_of(Batch)
 _replies: msgspec.json.Decoder[Reply] = encoding.decoder_of(Reply)
@@ -336,7 +335,7 @@ class Envelope:
 
         Raises TypeError, ValueError or RecursionError if a value is not JSON.
         """
-        return self._keyring.sign(_BATCH, _encoder.encode(batch))
+        return self._keyring.sign(_BATCH, encoding.encode(batch))
 
     def decode_batch(self, data: bytes) -> Batch:
         """Decode a batch that a holder of a key signed."""
@@ -356,7 +355,7 @@ class Envelope:
 
         Raises TypeError, ValueError or RecursionError if a value is not JSON.
         """
-        return self._keyring.sign(_REPLY, _encoder.encode(reply))
+        return self._keyring.sign(_REPLY, encoding.encode(reply))
 
     def encode_settled(self, key: str, outcome: Outcome) -> bytes:
         """The reply that ends a call. Raises as `encode_reply` does."""
@@ -393,7 +392,7 @@ class Envelope:
         Raises TypeError, ValueError (such as UnicodeEncodeError) or RecursionError if a value is
         not JSON.
         """
-        return self._keyring.sign(value.purpose, _encoder.encode(value))
+        return self._keyring.sign(value.purpose, encoding.encode(value))
 
     def decode(self, kind: type[SignedT], data: bytes) -> SignedT:
         """Verify and decode a value of this type."""

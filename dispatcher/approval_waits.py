@@ -202,7 +202,12 @@ class ApprovalWaits:
 
         If the write is not confirmed, withdraw the request.
         """
-        body, nonce = self._envelope.encode(request), new_nonce()
+        try:
+            body, nonce = self._envelope.encode(request), new_nonce()
+        except (TypeError, ValueError, RecursionError) as error:
+            log.error("approval_not_asked call=%s: %s", pending.call.id, error)
+            self._in_flight.refuse(pending, not_queued(Code.INTERNAL, type(error).__name__))
+            return
         give_up_at = time.monotonic() + self._settings.queue_timeout
         pauses, epoch = growing_pauses(_LONGEST_PAUSE_SECONDS), ""
         while pending.is_open:

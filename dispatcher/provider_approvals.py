@@ -460,7 +460,7 @@ def _yes(call: ToolCall) -> ToolResult:
         name=call.name,
         ok=True,
         data={"approved": True},
-        executed=Executed.NO,
+        executed=Executed.UNKNOWN,
         note=call.note,
         id_given=call.id_given,
         origin=call.origin,

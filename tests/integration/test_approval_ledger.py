@@ -231,6 +231,26 @@ async def test_a_decision_is_not_called_refused_if_it_may_have_been_taken_before
     assert await server.decide() == "gone"
 
 
+@pytest.mark.parametrize("end", ["denied", "cancelled", "left"])
+async def test_a_call_that_is_asked_about_right_after_a_loss_may_have_run(
+    server: Server, end: str
+) -> None:
+    """Another dispatcher may have sent it, and the server lost that."""
+    await server.ask(key="before")
+    if isinstance(server.ledger, MemoryServer):
+        server.ledger.forget()
+    else:
+        client: Any = server.ledger._scripts._client
+        await client.flushall()
+    assert (await server.ask()).answer == "new"
+    if end == "denied":
+        await server.decide(approved=False)
+    else:
+        await server.close(CloseReason.CANCEL if end == "cancelled" else CloseReason.LEAVE)
+    found = await server.make("one").read("a", now=time.time())
+    assert found.outcome == (b"doubtful" if end == "denied" else b"maybe")
+
+
 @pytest.mark.parametrize("approved", [True, False])
 async def test_one_decision_counts_and_its_repeat_is_answered_again(
     server: Server, approved: bool

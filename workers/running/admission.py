@@ -133,7 +133,9 @@ class Admission:
             )
         except MessageRejected as error:
             log.error("message_rejected reason=%s tool=%s: %s", error.reason, call.tool, error)
-            return failure(Code.DENIED, "not_approved", Executed.NO)
+            is_changed = call.approval is not None and call.digest != tool.spec.digest
+            reason = "changed_since" if is_changed else "not_approved"
+            return failure(Code.DENIED, reason, Executed.NO)
         if not decision.approved:
             return failure(Code.DENIED, "not_approved", Executed.NO)
         is_over = self.server_time() >= decision.ends_at

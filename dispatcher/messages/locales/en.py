@@ -253,7 +253,7 @@ LOCALE = Locale(
         "exception.queue_unreachable": "the queue could not be reached",
         "exception.overloaded": "too many calls are waiting",
         "exception.circuit_open": "it has been failing and is switched off for a moment",
-        "changed": "it was changed meanwhile, and takes other arguments now",
+        "changed": "it was changed meanwhile, and may take other arguments now",
         "forgotten": "it may have run before, and its record no longer exists",
         "credentials": "the system that keeps its credentials failed",
         "server_full": "the server of the tool system is full, and takes no new calls",

@@ -46,15 +46,9 @@ class _Desk(Asker):
 
 
 class _Play:
-    """Three dispatchers that ask a person, and a stranger that does not know the rule.
+    """Three dispatchers that ask a person, and a stranger that does not know the rule."""
 
-    The stranger is not `asked` where records are lost: nothing tells it then that a call waits.
-    """
-
-    def __init__(
-        self, scene: Scene, fleet: Fleet, server: Server, clock: WallClock, *, asked: bool
-    ) -> None:
-        self._is_stranger_asked = asked
+    def __init__(self, scene: Scene, fleet: Fleet, server: Server, clock: WallClock) -> None:
         self._scene = scene
         self._fleet = fleet
         self._server = server
@@ -109,7 +103,7 @@ class _Play:
 
     def seen(self, case: Case) -> None:
         """Now and then another dispatcher asks for the same call, one without the rule."""
-        if self._is_stranger_asked and self._rng.random() < 0.15:
+        if self._rng.random() < 0.15:
             self._scene.book.calls[case.key].askers += 1
             self._stranger.ask(self._calls[case.key])
 
@@ -197,27 +191,23 @@ class _Play:
 @row("approvals", short=6, long=96)
 async def approvals(scene: Scene) -> None:
     """People approve, deny and cancel while dispatchers, workers and Redis die and clocks jump."""
-    await _play(scene, lambda play: play.hurt, 2.0, stranger=True)
+    await _play(scene, lambda play: play.hurt, 2.0)
 
 
 @row("lost decisions", short=4, long=48)
 async def lost_decisions(scene: Scene) -> None:
     """People approve, deny and cancel while Redis keeps coming back without its last moment."""
-    await _play(scene, lambda play: play.lose, 6.0, stranger=False)
+    await _play(scene, lambda play: play.lose, 6.0)
 
 
 async def _play(
-    scene: Scene,
-    fault: Callable[[_Play], Callable[[], Awaitable[Collection[str]]]],
-    rest: float,
-    *,
-    stranger: bool,
+    scene: Scene, fault: Callable[[_Play], Callable[[], Awaitable[Collection[str]]]], rest: float
 ) -> None:
     clock = WallClock(scene.directory, "server")
     server = await scene.server(environment=clock.environment)
     settings = scene.settings(server.url, queue_timeout=_QUEUE_WAIT_SECONDS)
     fleet = await scene.fleet(settings)
-    play = _Play(scene, fleet, server, clock, asked=stranger)
+    play = _Play(scene, fleet, server, clock)
     await play.start()
     async with AsyncExitStack() as stack:
         anna, ben = [
