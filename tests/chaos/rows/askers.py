@@ -4,16 +4,18 @@ import asyncio
 import itertools
 import random
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from tests.chaos.asker import Asker
 from tests.chaos.book import Asked
-from tests.chaos.fleet import environment_of
+from tests.chaos.fleet import Fleet, environment_of
 from tests.chaos.load import KINDS, allowed_seconds
 from tests.chaos.rows import row
 from tests.chaos.scene import ALL_MODES, Scene
+from tests.chaos.servers import Server
 from toolpool import Dispatcher
 from toolpool.contract.settings import Settings
 
@@ -22,6 +24,7 @@ _SPREAD_SECONDS = 3.0
 _TIMEOUTS = (1.5, 3.0, 5.0)
 _LONGEST_WAIT = 6.0
 _TICK_SECONDS = 0.05
+_Kill = Callable[[], Awaitable[None]]
 _CANCEL, _HAND_OVER, _KILL_ASKER, _KILL_WORKER = 0.12, 0.15, 0.6, 0.5
 
 
@@ -36,6 +39,38 @@ class _Storm:
 @row("second-askers", short=2, long=60)
 async def second_askers(scene: Scene) -> None:
     """2 to 30 dispatchers ask for the same calls with other waits, cancel, and are killed."""
+
+    async def hurt(server: Server, fleet: Fleet, kill_asker: _Kill) -> None:
+        if scene.rng.random() < _KILL_WORKER:
+            await scene.off_loop(scene.rng.choice(fleet.workers).kill)
+        if scene.rng.random() < _KILL_ASKER:
+            await kill_asker()
+
+    await _storms(scene, KINDS, hurt)
+
+
+@row("asked after a loss", short=3, long=60)
+async def asked_after_a_loss(scene: Scene) -> None:
+    """Calls that may not run twice, while they are asked for; Redis loses its data meanwhile."""
+
+    async def lose(server: Server, fleet: Fleet, kill_asker: _Kill) -> None:
+        def flush() -> None:
+            with server.client() as client:
+                client.flushall()
+
+        await scene.off_loop(flush)
+
+    await _storms(scene, ("write", "plain"), lose, at_faults=True)
+
+
+async def _storms(
+    scene: Scene,
+    kinds: Sequence[str],
+    hurt: Callable[[Server, Fleet, "_Kill"], Awaitable[None]],
+    *,
+    at_faults: bool = False,
+) -> None:
+    """`at_faults`: all but the first asker of a call ask for it right after the fault."""
     server = await scene.server()
     settings = scene.settings(server.url, queue_timeout=_LONGEST_WAIT, slots_process=4)
     fleet = await scene.fleet(settings)
@@ -49,19 +84,22 @@ async def second_askers(scene: Scene) -> None:
             own = settings.model_copy(update={"queue_timeout": wait})
             living.append(await stack.enter_async_context(Dispatcher.connect(settings=own)))
         mortal = [await _start(scene, settings) for _ in range(2)]
+
+        async def kill_asker() -> None:
+            victim = rng.randrange(len(mortal))
+            heir = await _start(scene, settings)
+            dying, mortal[victim] = mortal[victim], heir
+            for call in await dying.kill():
+                scene.book.calls[call["id"]].askers -= 1
+
         for _ in range(scene.faults):
-            storm = _storm(rng, numbers, len(living) + len(mortal))
+            fault_at = rng.uniform(0.2, _SPREAD_SECONDS)
+            most = len(living) + len(mortal)
+            storm = _storm(rng, numbers, most, kinds, fault_at if at_faults else None)
             asking = asyncio.ensure_future(_play(scene, storm, living, waits, mortal))
-            await scene.pause(0.2, _SPREAD_SECONDS)
+            await asyncio.sleep(fault_at)
             scene.fault()
-            if rng.random() < _KILL_WORKER:
-                await scene.off_loop(rng.choice(fleet.workers).kill)
-            if rng.random() < _KILL_ASKER:
-                victim = rng.randrange(len(mortal))
-                heir = await _start(scene, settings)
-                dying, mortal[victim] = mortal[victim], heir
-                for call in await dying.kill():
-                    scene.book.calls[call["id"]].askers -= 1
+            await hurt(server, fleet, kill_asker)
             await asking
         give_up_at = time.monotonic() + allowed_seconds(settings, max(_TIMEOUTS)) + 1.0
         while any(asker.unanswered for asker in mortal) and time.monotonic() < give_up_at:
@@ -77,21 +115,29 @@ async def _start(scene: Scene, settings: Settings) -> Asker:
     return asker
 
 
-def _storm(rng: random.Random, numbers: "itertools.count[int]", most: int) -> _Storm:
+def _storm(
+    rng: random.Random,
+    numbers: "itertools.count[int]",
+    most: int,
+    kinds: Sequence[str],
+    fault_at: float | None,
+) -> _Storm:
     calls: list[dict[str, Any]] = []
     askings = []
     for number in range(_CALLS):
         key = f"c{next(numbers)}"
         seconds = round(rng.choice((rng.uniform(0.0, 0.4), rng.uniform(0.5, 2.5))), 2)
-        tool = f"{rng.choice(KINDS)}_{rng.choice(ALL_MODES)}"
+        tool = f"{rng.choice(kinds)}_{rng.choice(ALL_MODES)}"
         arguments = {"key": key, "seconds": seconds, "how": "stamp"}
         session = f"s{rng.randrange(4)}"
         calls.append({"id": key, "name": tool, "input": arguments, "session": session, "turn": key})
-        at_once = rng.random() < 0.4
-        askings += [
-            (0.0 if at_once else rng.uniform(0.0, _SPREAD_SECONDS), number, asker)
-            for asker in rng.sample(range(most), rng.randint(2, most))
-        ]
+        askers = rng.sample(range(most), rng.randint(2, most))
+        if fault_at is not None:
+            times = [0.0] + [fault_at + rng.uniform(0.0, 0.5) for _ in askers[1:]]
+        else:
+            at_once = rng.random() < 0.4
+            times = [0.0 if at_once else rng.uniform(0.0, _SPREAD_SECONDS) for _ in askers]
+        askings += [(at, number, asker) for at, asker in zip(times, askers, strict=True)]
     return _Storm(calls, sorted(askings))
 
 
