@@ -214,7 +214,7 @@ class Settings(BaseSettings):
     unserved_after: float = Field(
         default=60.0,
         ge=0,
-        description="How long a tool is offered that no live worker of its queue has.",
+        description="How long a tool stays offered if no live worker of its queue has it.",
     )
     lease_ttl: float = Field(
         default=8.0, gt=0, description="When a lease that is not renewed expires."

@@ -70,7 +70,7 @@ def require_name(what: str, value: Any) -> None:
         raise ValueError(f"{what} must not be empty: give a value or omit it")
     if len(value) > call_ids.LONGEST:
         raise ValueError(
-            f"{what} has {len(value)} characters, at most {call_ids.LONGEST} are taken: use an id"
+            f"{what} has {len(value)} characters, at most {call_ids.LONGEST}: use an id"
         )
     if not value.isascii() and printable(value) != value:
         raise ValueError(f"{what} is not valid Unicode: it holds half of a surrogate pair")
@@ -157,7 +157,7 @@ def turn_options(
                 "finite, true, false, null, and lists and mappings of these"
             )
         if size > (most := settings.max_argument_bytes):
-            raise ValueError(f"context has {size} bytes; at most {most} are taken")
+            raise ValueError(f"context has {size} bytes; at most {most} are accepted")
     return TurnOptions(
         id=turn,
         session=session,

@@ -132,7 +132,7 @@ def check(
         str | None,
         typer.Option(
             metavar="loop,thread,process",
-            help="The --run-in of your workers; tools that such workers do not take are reported.",
+            help="The --run-in of your workers; tools that such workers do not serve are reported.",
         ),
     ] = None,
     json: JsonOption = False,

@@ -57,7 +57,7 @@ def worker(
         str | None,
         typer.Option(
             metavar="env|file:DIRECTORY|MODULE:CALLABLE",
-            help="What is asked for the secrets that tools declare. Default: TOOLPOOL_SECRETS.",
+            help="The source of the secrets that tools declare. Default: TOOLPOOL_SECRETS.",
         ),
     ] = None,
     quiet: Quiet = False,

@@ -38,7 +38,7 @@ class QueueChannels(bootsteps.StartStopStep):
         """Open the channels. Called again after a lost connection."""
         self._consumers = [self._consume(c, wanted) for wanted in c.app.channels[1:]]
         if self._was_started and c.app.has_own_broker:  # else `server_back` is logged
-            lines.warning("broker_back: messages are taken again", extra=logs.CHANGE)
+            lines.warning("broker_back: messages are received again", extra=logs.CHANGE)
             logs.forget_library_repeats()  # another loss is logged again
         self._was_started = True
 

@@ -128,7 +128,7 @@ def returned(tool: Tool, value: Any, max_bytes: int, redaction: Redaction = NOTH
 
 
 def _too_much(encoded: bytes, max_bytes: int) -> Completion:
-    taken = f"at most {max_bytes:,} are taken"
+    taken = f"at most {max_bytes:,} are accepted"
     reason = f"the tool returned {len(encoded):,} bytes; {taken}"
     return _bad(reason, "too large", result_bytes=len(encoded))
 

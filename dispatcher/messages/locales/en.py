@@ -63,7 +63,7 @@ LOCALE = Locale(
     },
     either=" or ",
     or_left_out="{what} (or leave it out)",
-    no_null="null is not taken, leave it out",
+    no_null="null is not accepted, leave it out",
     object_of="object {shape}",
     one_of="one of {members}",
     typed_one_of="{types}, one of {members}",
@@ -141,7 +141,7 @@ LOCALE = Locale(
         "digits": "A number in the arguments has too many digits",
         "surrogate": "A string in the arguments holds half of a surrogate pair",
         "too_deep": "The arguments are nested more than {levels} levels deep",
-        "too_large": "The arguments are {size} bytes; at most {cap} are taken",
+        "too_large": "The arguments are {size} bytes; at most {cap} are accepted",
     },
     json_breaks={
         "early": "it ends too early, before the object is closed",

@@ -94,7 +94,7 @@ def test_too_large_arguments_say_how_large() -> None:
         call = reader.call(0, id="c", name="look", raw=raw)
         assert call.flaw is not None
         assert call.flaw.code is Code.TOO_LARGE
-        assert re.search(r"\d+ bytes; at most 100 are taken", said_of(call))
+        assert re.search(r"\d+ bytes; at most 100 are accepted", said_of(call))
 
 
 @pytest.mark.parametrize(

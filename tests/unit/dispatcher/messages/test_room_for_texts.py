@@ -103,7 +103,7 @@ def test_many_empty_fields_are_one_line() -> None:
     assert text == (
         "Please rewrite the tool input with valid arguments. Errors: filter_0, filter_1, filter_2, "
         "filter_3, filter_4, filter_5, filter_6, filter_7, filter_8, filter_9, filter_10, "
-        "filter_11: null is not taken, leave it out"
+        "filter_11: null is not accepted, leave it out"
     )
 
 

@@ -608,7 +608,7 @@ def test_what_became_of_an_accepted_call(outcome: Outcome, english: str, chinese
          "该工具调用因输出 token 上限被截断。该调用未执行。"
          "请缩短后重新发送，或拆成几个较小的调用。"),
         (Flaw(Code.TOO_LARGE, "too_large", {"size": "2,000", "cap": "1,000"}),
-         "The arguments are 2,000 bytes; at most 1,000 are taken. Send less at once, or pass a "
+         "The arguments are 2,000 bytes; at most 1,000 are accepted. Send less at once, or pass a "
          "reference to the data.",
          "参数共 2,000 字节；最多接受 1,000 字节。请一次少发一些，或传递数据的引用。"),
     ],

@@ -132,7 +132,7 @@ def test_a_result_over_the_caps() -> None:
     assert len(cut.data) < 1100
     refused = returning("x" * 20_000)
     assert (refused.code, refused.executed) == (Code.BAD_RESULT, Executed.YES)
-    assert "20,002 bytes; at most 10,000 are taken" in refused.error
+    assert "20,002 bytes; at most 10,000 are accepted" in refused.error
 
 
 def test_a_cut_never_splits_a_character() -> None:
