@@ -26,7 +26,7 @@ from toolpool.dispatcher.messages.wording import wording_of
 from toolpool.dispatcher.observer import Observers
 from toolpool.dispatcher.policy.approval_view import Approval, approval_of
 from toolpool.dispatcher.transports.redis import RedisTransport
-from toolpool.dispatcher.turn_options import require_text
+from toolpool.dispatcher.turn_options import require_name, require_text
 
 _LONGEST_REASON = 1_000
 _LISTED_AT_MOST = 10_000
@@ -69,7 +69,11 @@ class Approvals:
         self._wording = wording_of(services.settings)
 
     async def waiting(self, *, session: str | None = None) -> list[Approval]:
-        """The pending approvals of one session, or of all, ordered by expiry."""
+        """The pending approvals of one session, or of all, ordered by expiry.
+
+        Raises ValueError for an invalid session.
+        """
+        require_name("session", session)
         found: list[Approval] = []
         now = self._transport.server_time()
         records = await self._ledger.waiting(_LISTED_AT_MOST, now=now)

@@ -7,6 +7,7 @@ from time import monotonic
 from types import MappingProxyType
 from typing import Any, Self
 
+from toolpool.contract import logs
 from toolpool.contract.envelope import Envelope
 from toolpool.contract.kill_switches import why_never_matched
 from toolpool.contract.result import ToolResult
@@ -34,6 +35,8 @@ from toolpool.dispatcher.turn_options import (
 )
 from toolpool.dispatcher.turn_result import TurnResult
 from toolpool.dispatcher.wiring import Wiring
+
+log = logs.logger("dispatcher")
 
 
 class Dispatcher:
@@ -281,6 +284,8 @@ class Dispatcher:
             why := why_never_matched(offer.spec, offer.validator, asked.argument, asked.value)
         ):
             raise ValueError(why)
+        if offer is None:
+            log.warning("switch_for_unknown_tool tool=%s: no worker offers it now", tool)
         turn = self._in_flight.available.set_switch
         await turn(tool, argument, value, reason, on=True, tenant=tenant, by=by)
 
