@@ -58,7 +58,7 @@ class RateLimits:
 
 
 def _limit(rate: Rate, kind: str, *whose: str) -> Limit:
-    return Limit(encoding.digest([kind, *whose]), rate, kind)
+    return Limit(encoding.digest([kind, *whose, rate.unit]), rate, kind)
 
 
 def _rate(text: str | None) -> Rate | None:

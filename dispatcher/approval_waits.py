@@ -89,6 +89,8 @@ class ApprovalWaits:
         self._waiting: dict[str, _Wait] = {}
         self._judging: set[str] = set()
         """The roots of approved calls that the policy is judging."""
+        self._written_in: str | None = None
+        """The server epoch in which lost records of waiting calls were written again."""
         self._confirmed_in: str | None = None
         """The server epoch in which all waiting calls were confirmed as unsent."""
         self._looked_at = time.monotonic()
@@ -438,8 +440,13 @@ class ApprovalWaits:
     async def _follow_once(self) -> None:
         if self._transport.epoch:
             await self._ended.restore(self._transport.epoch)
+        if self._transport.epoch != self._written_in:
+            current = self._transport.epoch
+            await self._write_again()
+            self._written_in = current
         epoch = self._in_flight.reported_epoch
-        if epoch is not None and epoch != self._confirmed_in and await self._confirm(epoch):
+        if epoch is not None and epoch != self._confirmed_in:
+            await self._confirm(epoch)
             self._confirmed_in = epoch
         if time.monotonic() - self._looked_at >= _POLL_SECONDS:
             await self._poll_decisions()
@@ -480,24 +487,29 @@ class ApprovalWaits:
         except ServerError as error:
             log.warning("approved_call_not_declined: %s", error)
 
-    async def _confirm(self, epoch: str) -> bool:
-        """Tell the server that the calls waiting here are unsent.
-
-        It may have lost some of their records. Returns False if this has to be repeated, since
-        they were written again too early.
-        """
-        is_done = True
+    async def _write_again(self) -> None:
+        """Write the records of waiting calls that the server has lost: no other may run them."""
         for key, (pending, request, _) in list(self._waiting.items()):
-            found = await self._read(key, unsent_in=epoch)
+            found = await self._read(key)
             if not found.state and pending.is_open:
                 body = self._envelope.encode(request)
                 found = await self._note(pending, request, body, new_nonce(), "", was_lost=True)
-                is_done = is_done and found.epoch == epoch
-            if found.answer or found.state != "waiting":
-                self._take(pending, found, None)
-            elif key in self._waiting:
-                self._waiting[key] = _Wait(pending, request, found.epoch)
-        return is_done
+                self._take_changed(key, pending, request, found)
+
+    async def _confirm(self, epoch: str) -> None:
+        """Tell the server that the calls waiting here are unsent."""
+        for key, (pending, request, _) in list(self._waiting.items()):
+            found = await self._read(key, unsent_in=epoch)
+            self._take_changed(key, pending, request, found)
+
+    def _take_changed(
+        self, key: str, pending: Pending, request: ApprovalRequest, found: ApprovalRecord
+    ) -> None:
+        """Act on the record of a call that waits here, if it waits no longer."""
+        if found.answer or found.state != "waiting":
+            self._take(pending, found, None)
+        elif key in self._waiting:
+            self._waiting[key] = _Wait(pending, request, found.epoch)
 
     async def _read(
         self, key: str, *, unsent_in: str | None = None, attaches: bool = False

@@ -330,7 +330,7 @@ class WorkerService:
         settings = self._settings
         client = connection.open_async(settings)
         await connection.require_fit_server(client, settings)
-        scripts = LuaScripts(client)
+        scripts = LuaScripts(client, lease_ttl=settings.lease_ttl)
         self._epochs = scripts.epochs
         ledger = RedisLedger(
             scripts,

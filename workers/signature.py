@@ -119,8 +119,7 @@ class Signature:
         self._defaults = {n: p.default for n, p in fields.items() if p.default is not p.empty}
         if input_schema is None:
             _require_types(fields, hints, where)
-            extra = [hints.get(name, Any) for name in named if name not in fields]
-            self._model = _model(fields, hints, where, extra=extra[0] if extra else None)
+            self._model = _model(fields, hints, where, open_ended=self._takes_any)
         elif not self._takes_dict:
             _require_fit(input_schema, fields, where, takes_any=self._takes_any)
 
@@ -306,21 +305,16 @@ def _model(
     hints: dict[str, Any],
     where: str,
     *,
-    extra: Any,
+    open_ended: bool,
 ) -> type[BaseModel]:
-    """The model of the arguments; `extra` is the type of further ones, None if there are none."""
     fields: dict[str, Any] = {}
     for name, parameter in parameters.items():
         hint = hints[name]
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[_FIELD + name] = (Annotated[hint, Field(alias=name)], default)
-    config = ConfigDict(extra="forbid" if extra is None else "allow", protected_namespaces=())
-    base: dict[str, Any] = {"__module__": __name__, "model_config": config}
-    if extra not in (None, Any) and typing.get_origin(extra) is not typing.Unpack:
-        base["__annotations__"] = {"__pydantic_extra__": dict[str, extra]}
+    config = ConfigDict(extra="allow" if open_ended else "forbid", protected_namespaces=())
     try:
-        of = type("_Arguments", (BaseModel,), base)
-        model: type[BaseModel] = pydantic.create_model("Arguments", __base__=of, **fields)
+        model: type[BaseModel] = pydantic.create_model("Arguments", __config__=config, **fields)
         model.model_json_schema()
     except (PydanticUserError, pydantic.errors.PydanticInvalidForJsonSchema, TypeError) as error:
         reason = str(error).splitlines()[0]

@@ -164,8 +164,9 @@ class SeenEpochs:
     knows that processes still have to report what it lacks.
     """
 
-    def __init__(self, word: str) -> None:
+    def __init__(self, word: str, report_seconds: float = 8.0) -> None:
         self._seen = [word]
+        self._start = f"{word}:{ms_of(report_seconds)}:"
         self.candidate = word
         """A unique word, the ends of the last epoch, and the epochs that are over."""
 
@@ -176,17 +177,17 @@ class SeenEpochs:
         if epoch not in self._seen and len(epoch) <= _EPOCH_CHARACTERS:
             word, *earlier = self._seen
             self._seen = [word, *earlier[-_EPOCHS_AT_MOST:], epoch]
-            last = f"{word}:{epoch[:4]}{epoch[-4:]}"
+            last = self._start + epoch[:4] + epoch[-4:]
             self.candidate = " ".join([last, *self._seen[1:-1]])
 
 
 class LuaScripts:
     """Runs steps on one Redis client (which must not decode responses)."""
 
-    def __init__(self, client: "redis.asyncio.Redis") -> None:
+    def __init__(self, client: "redis.asyncio.Redis", *, lease_ttl: float = 8.0) -> None:
         self._client = client
         self._scripts = {step: script(step) for step in LuaScript}
-        self.epochs = SeenEpochs(secrets.token_hex(8))
+        self.epochs = SeenEpochs(secrets.token_hex(6), lease_ttl)
 
     async def run(
         self,

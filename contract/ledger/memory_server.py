@@ -597,12 +597,12 @@ class MemoryServer:
         if self._others_retry(closing.key, reply, end):
             return OTHERS
         is_marked = self.is_marked(closing.key)
-        is_sure = closing.unsent and closing.epoch == self.epoch and not is_marked
-        is_sure = is_sure and not self.awaits_reports
+        is_new = closing.unsent and closing.epoch == self.epoch and not is_marked
+        is_sure = is_new and not self.awaits_reports
         body = closing.unclaimed if is_sure else closing.doubtful
         record = self.records[closing.key] = self._settled_record([])
         record.epoch = "" if self.awaits_reports else self.epoch
-        if is_sure and end is CloseReason.REFUSED and closing.anew_after is not None:
+        if is_new and end is CloseReason.REFUSED and closing.anew_after is not None:
             record.anew_at = self.time() + closing.anew_after
         self.finish(record, closing.nonce, closing.keep, body, "")
         if closing.leaves_mark or record.anew_at is None:
@@ -632,9 +632,10 @@ class MemoryServer:
         """Whether others were sent the outcome of the attempt before: they may retry, too."""
         number = retry_of(key) if end is CloseReason.LEAVE else 0
         before = self.record(retry_key(root_of(key), number - 1)) if number else None
-        return before is not None and any(
-            other in self.dispatchers for other in before.replies if other != reply
-        )
+        if before is None:
+            return False
+        before.replies = [other for other in before.replies if other != reply]
+        return not self.dispatchers.isdisjoint(before.replies)
 
     def _others_live(self, key: str, record: Record, reply: str, end: CloseReason) -> bool:
         """Whether others wait for the call, or may ask for it by its handle."""

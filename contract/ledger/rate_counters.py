@@ -172,7 +172,7 @@ class MemoryRates:
     def may_start(
         self, member: str, nonce: str, limits: Sequence[Limit], worker: str = "w"
     ) -> bool:
-        """Count a start if the call has, or can get, a place under each limit.
+        """Count a start if the call can start under each limit; else it loses its places.
 
         Returns whether it was counted.
         """
@@ -180,6 +180,8 @@ class MemoryRates:
         self._clean(limits, now)
         for limit in limits:
             if not self._has_room(limit, member, now):
+                for each in limits:
+                    self._taken[each.name].pop(member, None)
                 return False
         for limit in limits:
             taken = self._taken[limit.name]
@@ -192,16 +194,13 @@ class MemoryRates:
         return True
 
     def _has_room(self, limit: Limit, member: str, now: float) -> bool:
-        """Whether a call can start; one with a place loses it if as many have started."""
+        """Whether a call can start; with a place, it can unless as many have started."""
         taken = self._taken[limit.name]
         place = taken.pop(member, None)
-        if not self._is_full(limit, now):
-            is_full = False
-        elif place is None:
-            is_full = True
-        else:  # its dispatcher knows a higher limit than its worker
-            is_full = sum("#" in name for name in taken) >= limit.rate.most
-        if place is not None and not is_full:
+        is_full = self._is_full(limit, now)
+        if place is not None:
+            if is_full:  # its dispatcher knows a higher limit than its worker
+                is_full = sum("#" in name for name in taken) >= limit.rate.most
             taken[member] = place
         return not is_full
 

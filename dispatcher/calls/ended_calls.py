@@ -64,16 +64,17 @@ class EndedCalls:
         is_known = is_known or outcome.executed is not Executed.UNKNOWN
         if not is_known or outcome.retry_after is not None:
             return
-        end = self._ends[pending.root] = self._end_of(pending, outcome)
+        epoch = self._transport.epoch or ""
+        for key in {pending.root, pending.key}:  # of a retry, the record of the call too
+            end = self._ends[key] = self._end_of(key, pending, outcome)
+            if epoch != self._sent_restored_in and pending.was_sent_before(epoch):
+                self._unrestored[key] = end
         while len(self._ends) > _REMEMBERED_AT_MOST:
             self._ends.popitem(last=False)
-        epoch = self._transport.epoch or ""
-        if epoch != self._sent_restored_in and pending.was_sent_before(epoch):
-            self._unrestored[pending.root] = end
 
     def end_as_forgotten(self, pending: Pending) -> None:
         """End the record of a call that needs approval and may have run before a loss of data."""
-        self._unrestored[pending.root] = self._end_of(pending, forgotten())
+        self._unrestored[pending.root] = self._end_of(pending.root, pending, forgotten())
 
     def sent_before_loss(self, pending: Pending) -> None:
         """End the record of a call that was sent before the server lost its record."""
@@ -108,7 +109,7 @@ class EndedCalls:
                     self.end_as_forgotten(pending)
             self._sent_restored_in = epoch
         # When its outcome is no longer kept, a call may be dispatched as a new one.
-        self._unrestored = {root: end for root, end in self._unrestored.items() if end.until > now}
+        self._unrestored = {key: end for key, end in self._unrestored.items() if end.until > now}
         while ends := list(self._unrestored.values())[:_RESTORED_AT_ONCE]:
             answers = await self._transport.close_calls(
                 [_closing(end) for end in ends],
@@ -121,9 +122,9 @@ class EndedCalls:
                 if answer.outcome and self._calls.find(end.key) is not None:
                     self._calls.settled(answer.outcome)
 
-    def _end_of(self, pending: Pending, outcome: Outcome) -> _End:
+    def _end_of(self, key: str, pending: Pending, outcome: Outcome) -> _End:
         """The outcome in encoded form, because the host gets its data and may change them."""
-        key, kept = pending.root, pending.keep
+        kept = pending.keep
         if outcome.executed is not Executed.NO:
             kept = max(kept, self._settings.dedup_ttl)
         until = time.monotonic() + kept

@@ -523,7 +523,7 @@ class InFlightCalls(Calls):
 
     def _note_failure(self, pending: Pending, outcome: Outcome) -> None:
         must_not_run = outcome.executed is Executed.NO or outcome.code is Code.CANCELLED
-        may_be_asked_again = pending.may_be_known and not pending.is_run and not pending.retries
+        may_be_asked_again = pending.may_be_known and not pending.is_run
         is_noted_later = pending.on_answered is not None  # it needed approval
         if must_not_run and may_be_asked_again and pending.queue and not is_noted_later:
             self.ended_calls.note(pending, outcome)

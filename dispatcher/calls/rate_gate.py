@@ -49,7 +49,7 @@ _FOLLOW_SECONDS = 1.0
 _LOOK_SECONDS = 0.5
 """The interval between searches of a group for calls that cannot start in time."""
 _AGAIN_SECONDS = 1.0
-"""The interval between requests for a tool at its concurrency limit, in seconds."""
+"""The least `retryAfter` of a call that is refused at a concurrency limit, in seconds."""
 _TOO_LATE_SECONDS = 0.1
 """A call with less of its queue wait left is not sent: no worker could start it."""
 

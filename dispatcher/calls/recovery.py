@@ -259,6 +259,7 @@ class Recovery:
         if not pending.is_open or pending.message is not message:
             return False
         if answer.state in (CallState.NEW, CallState.ATTACHED):
+            pending.is_attached = pending.is_attached or answer.state is CallState.ATTACHED
             self._sent_again(pending)
         else:
             self._take_what_is_known(pending, answer)

@@ -110,7 +110,7 @@ class RedisTransport:
         self._reply = self._names.reply(self.id)
         self._client = connection.open_async(settings)
         self._reader = connection.open_async(settings, blocking=True)
-        self._scripts = LuaScripts(self._client)
+        self._scripts = LuaScripts(self._client, lease_ttl=settings.lease_ttl)
         self._ledger = RedisLedger(
             self._scripts,
             self._names,

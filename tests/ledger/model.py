@@ -345,11 +345,12 @@ class Model:
             return b"missing"
         if self._others_retry(key, reply, end):
             return b"others"
-        is_sure = unsent and epoch == self._known_in() and not self._is_marked(key)
+        is_new = unsent and epoch == self.epoch and not self._is_marked(key)
+        is_sure = is_new and not self.is_early
         record = self.records[key] = Record(self._known_in(), "", False, False, [])
         refusals = (CloseReason.REFUSED, CloseReason.REJECTED)
         record.never_sent = is_sure and end in refusals
-        record.anew = is_sure and end is CloseReason.REFUSED and anew
+        record.anew = is_new and end is CloseReason.REFUSED and anew
         self._end(record, nonce, bodies["no" if is_sure else "unknown"])
         if not record.anew:
             self._mark_ended(key)
@@ -386,7 +387,8 @@ class Model:
         before = self.records.get(key.removesuffix(".1")) if key.endswith(".1") else None
         if before is None or end is not CloseReason.LEAVE:
             return False
-        return bool(self.alive.intersection(before.askers) - {reply})
+        before.askers = [asker for asker in before.askers if asker != reply]
+        return bool(self.alive.intersection(before.askers))
 
     def _close_unsent(
         self,
@@ -419,7 +421,8 @@ class Model:
         if approval:
             record.approval = approval
             record.anew = end is CloseReason.REFUSED and anew
-            is_sure = record.unsent_in == self.epoch and not self._is_marked(key)
+            is_current = record.unsent_in == self.epoch or end is CloseReason.USED
+            is_sure = is_current and not self._is_marked(key)
             body = bodies["no" if is_sure else "unknown"]
             self._end(record, nonce, body, but=reply, is_told=approval != "approved")
             if approval != "approved":

@@ -26,7 +26,7 @@ if ARGV[7] ~= '' then
 end
 
 -- Whether a call can start under a limit. A call that has a place there cannot if as many have started: its dispatcher
--- knows a higher limit than its worker. It loses the place, and waits for one under the limit of its worker.
+-- knows a higher limit than its worker.
 local function has_room(set, member, i, root)
   local has_place = redis.call('ZSCORE', set, member)
   local used = redis.call('ZCARD', set) - (has_place and 1 or 0)
@@ -39,19 +39,21 @@ local function has_room(set, member, i, root)
     for _, name in ipairs(redis.call('ZRANGE', set, 0, -1)) do
       if string.find(name, '#', 1, true) then used = used + 1 end
     end
-    if used >= most[i] then redis.call('ZREM', set, member) end
   end
   return used < most[i]
 end
 
--- Whether a call has, or can get, a place under each of its limits. If so, it counts as started until its
--- worker reports the time.
+-- Whether a call can start under each of its limits. If so, it counts as started until its worker reports the time.
+-- Otherwise it loses its places, and its dispatcher asks for places under the limits of the worker.
 local function may_start(key, nonce, limits)
   local root = string.sub(marks, 1, -5)  -- without `ran:`
   local member = string.sub(key, #root + 6)
   for number in string.gmatch(limits, '%d+') do
     local i = tonumber(number)
-    if not has_room(KEYS[1 + records + i], member, i, root) then return false end
+    if not has_room(KEYS[1 + records + i], member, i, root) then
+      for each in string.gmatch(limits, '%d+') do redis.call('ZREM', KEYS[1 + records + each], member) end
+      return false
+    end
   end
   for number in string.gmatch(limits, '%d+') do
     local i = tonumber(number)

@@ -42,8 +42,11 @@ end
 local function others_retry(key)
   local root, number = string.match(key, '^(.*)%.(%d+)$')
   if which ~= 'leave' or not root then return false end
-  local replies = redis.pcall('HGET', number == '1' and root or root .. '.' .. number - 1, 'replies')
-  local _, alive = without_caller(type(replies) == 'string' and replies or '')
+  local before = number == '1' and root or root .. '.' .. number - 1
+  local replies = redis.pcall('HGET', before, 'replies')
+  if type(replies) ~= 'string' then return false end
+  local others, alive = without_caller(replies)
+  if others ~= replies then redis.call('HSET', before, 'replies', others) end
   return alive
 end
 
@@ -61,11 +64,12 @@ end
 -- There is no record: create a settled one, so that the call cannot run after this answer.
 local function settle_absent(key, nonce, opened_in, keep_ms, no, doubtful, unsent, anew_ms, life_ms)
   local is_early = awaits_reports()
-  local is_sure = unsent == '1' and opened_in == epoch and not is_early and not is_marked(marks, key)
+  local is_new = unsent == '1' and opened_in == epoch and not is_marked(marks, key)
+  local is_sure = is_new and not is_early
   local body = is_sure and no or doubtful
   redis.call('HSET', key, 'state', 'settled', 'epoch', is_early and '' or epoch, 'settled_by', nonce, 'outcome', body)
   redis.call('PEXPIRE', key, keep_ms)
-  if not (is_sure and which == 'refused' and anew_ms ~= '') then
+  if not (is_new and which == 'refused' and anew_ms ~= '') then
     mark_ended(marks, key, life_ms, caller_now)
   else
     redis.call('HSET', key, 'anew', caller_now + anew_ms)

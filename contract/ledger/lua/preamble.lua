@@ -31,12 +31,13 @@ local SPARE_MS = 7200000
 -- compensates for the jumps of that clock.
 local random, fleet_offset, agreed, switch_version, signature, after_gap, reports_until = '', 0, '', '', '', '', ''
 local AGREEMENT_MS = 2000
--- Processes confirm fleet time every second. If no process has for longer than this, the server's clock has
+-- Dispatchers confirm fleet time every second. If no process has for longer than this, the server's clock has
 -- jumped or the server stood still.
 local GAP_MS = 4000
 
--- How long a process that comes from another epoch takes to report at most: a worker's beat, and a second.
-local REPORT_MS = 3000
+-- A later date until which processes report, and a longer random key, are not valid.
+local LONGEST_REPORTS_MS = 3600000
+local LONGEST_RANDOM = 64
 
 local function offset_of(word)
   return #word < 16 and string.find(word, '^%-?%d+$') and tonumber(word) or 0
@@ -105,7 +106,12 @@ local function agree_on_time(key, expected, seen, right)
   if not value or expected == '' then return end
   read_epoch(value)
   local own, offset, signed = string.match(right, '^(%S*) (%S*) (%S*)$')
-  if value == seen then random, fleet_offset = own, offset_of(offset) end
+  if value == seen then
+    if offset_of(reports_until) > 0 then
+      reports_until = string.format('%.0f', offset_of(reports_until) + offset_of(offset) - fleet_offset)
+    end
+    random, fleet_offset = own, offset_of(offset)
+  end
   if math.abs(now_ms() - expected) <= AGREEMENT_MS and random == own and fleet_offset == offset_of(offset) then
     local last = offset_of(agreed)
     if last > 0 and expected - last > GAP_MS then after_gap = expected end
@@ -117,14 +123,15 @@ end
 -- The epoch changes with every restart and promotion (master_replid; the run id, which an old primary gets
 -- back after a failback, is only the fallback) and with lost data (the random key). It is too long for Redis's
 -- packed hashes on purpose: a record with an outcome is not packed, and converting it costs more than it saves.
--- The candidate is followed by the ends of the last epoch that the caller has seen (after a `:`), and by the epochs
--- before that one. If this server is still in one of them, the caller returns to it from another server (or its data
--- were restored). The steps taken meanwhile are missing here, so another epoch begins. Also returns the value of the
--- epoch key.
+-- The candidate is `<unique word>:<ms in which a process has to report>:<ends of the last epoch that the caller has seen>`,
+-- followed by the epochs before that one. If this server is still in one of these, the caller returns to it from another
+-- server (or its data were restored). The steps taken meanwhile are missing here, so another epoch begins. Also returns
+-- the value of the epoch key.
 local function server_epoch(key, candidate)
-  local own, last, left = string.match(candidate, '^([^%s:]*):?(%S*)(.*)$')
+  local own, report_ms, last, left = string.match(candidate, '^([^%s:]*):?(%d*):?(%S*)(.*)$')
   local value = value_of(key)
-  if not value or not string.find(value, '^[%w%p][%w%p ]*$') then  -- unique, as one client may be the first after every loss
+  local is_valid = value and string.find(value, '^[%w%p][%w%p ]*$') and #string.match(value, '^%S*') <= LONGEST_RANDOM
+  if not is_valid then  -- unique, as one client may be the first after every loss
     value = own .. table.concat(redis.call('TIME'), '.')
     redis.call('SET', key, value)
   end
@@ -137,19 +144,20 @@ local function server_epoch(key, candidate)
     if not answer.err then value = fresh end
     read_epoch(value)
   end
-  if last ~= '' and last ~= string.sub(history, 1, 4) .. string.sub(random, -4) then
-    reports_until = string.format('%.0f', now_ms() + REPORT_MS)
+  local epoch = history .. '.' .. random
+  if last ~= '' and last ~= string.sub(epoch, 1, 4) .. string.sub(epoch, -4) then
+    reports_until = string.format('%.0f', now_ms() + report_ms)
     value = epoch_value()
-    redis.pcall('SET', key, value)
+    redis.call('SET', key, value)  -- if this fails, the caller must not take the epoch for its own yet
   end
-  return history .. '.' .. random, value
+  return epoch, value
 end
 
 -- Whether processes that come from another epoch may still have to report what this server lacks: calls that they have
 -- sent, run or ended. What is dispatched now may have run before.
 local function awaits_reports()
   local left = offset_of(reports_until) - now_ms()
-  return left > 0 and left <= REPORT_MS
+  return left > 0 and left <= LONGEST_REPORTS_MS
 end
 
 -- An unused queue expires with its messages.

@@ -162,14 +162,6 @@ def test_keywords_beyond_the_named_are_taken_where_the_function_takes_them() -> 
     assert signature(f).json_schema()["additionalProperties"] is True
 
 
-def test_keywords_beyond_the_named_have_the_type_that_the_function_gives_them() -> None:
-    def f(a: str, **rest: int) -> None: ...
-
-    assert bound(f, a="x", b="2") == {"a": "x", "b": 2}
-    assert [problem.path for problem in refused(f, a="x", b="y")] == [("b",)]
-    assert signature(f).json_schema()["additionalProperties"] == {"type": "integer"}
-
-
 def test_each_call_has_defaults_of_its_own() -> None:
     def f(found: list[int] = []) -> None: ...  # noqa: B006 - what authors write
 

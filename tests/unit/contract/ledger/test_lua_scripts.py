@@ -90,7 +90,7 @@ def test_a_step_names_the_last_epochs_that_are_over_and_not_the_current_one() ->
     assert epochs.candidate == "word"
     for epoch in ("a", "a", "b", "c", "a", "x" * 1_000):
         epochs.saw(epoch)
-    assert epochs.candidate == "word:cc a b", "and the ends of the current one"
+    assert epochs.candidate == "word:8000:cc a b", "and the ends of the current one"
     for number in range(9):
         epochs.saw(str(number))
-    assert epochs.candidate == "word:88 4 5 6 7"
+    assert epochs.candidate == "word:8000:88 4 5 6 7"

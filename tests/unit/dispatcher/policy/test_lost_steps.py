@@ -49,6 +49,18 @@ async def look_up(amount: int) -> dict[str, int]:
     return {"amount": amount}
 
 
+@tool(effects="read", retries=2)
+async def fail_at_first(amount: int) -> str:
+    """Fail at first."""
+    RAN.append(amount)
+    if len(RAN) == 1:
+        raise ConnectionError("not yet")
+    return "done"
+
+
+SAME = {"session": "s", "turn": "t"}
+
+
 @pytest.fixture(autouse=True)
 def _nothing_ran() -> None:
     global GATE
@@ -444,3 +456,35 @@ async def test_a_dispatcher_that_is_gone_may_have_sent_what_waits(is_gone: bool)
         await one.approvals.deny(approval.id, by="anna")
         told = await one.task_result(turn[0].handle or "", session="s", wait=10)
     assert told.executed is (Executed.UNKNOWN if is_gone else Executed.NO)
+
+
+async def test_a_call_cancelled_in_the_pause_before_its_retry_is_not_run_after_a_loss() -> None:
+    async with Dispatcher.in_memory(
+        [fail_at_first], settings=QUICK.model_copy(update={"retry_delay": 5.0})
+    ) as dispatcher:
+        asked = asyncio.ensure_future(dispatcher.dispatch(call("fail_at_first"), **SAME))
+        await eventually(lambda: RAN, "its first attempt has failed")
+        [key] = dispatcher._server.records
+        await eventually(lambda: dispatcher._server.state(key) == "settled", "it waits")
+        await dispatcher.cancel(session="s")
+        told = (await asked)[0]
+        assert (told.code, told.executed) == (Code.CANCELLED, Executed.YES)
+        dispatcher._server.forget()
+        await eventually(lambda: dispatcher._server.outcome(key), "its end is written again")
+        again = (await dispatcher.dispatch(call("fail_at_first"), **SAME))[0]
+    assert (again.code, again.executed, RAN) == (Code.CANCELLED, Executed.YES, [5])
+
+
+async def test_a_waiting_call_that_the_server_lost_is_written_again_before_a_lease_has_passed() -> (
+    None
+):
+    """Else a dispatcher without the rule would run it, and nobody could decide about it."""
+    patient = QUICK.model_copy(update={"lease_ttl": 60.0})
+    async with Dispatcher.in_memory([pay], settings=patient) as dispatcher:
+        asked = asyncio.ensure_future(dispatcher.dispatch(call(), **SAME))
+        waiting = await one_waits(dispatcher)
+        dispatcher._server.forget()
+        assert await dispatcher.approvals.waiting() == []
+        assert (await one_waits(dispatcher)).id == waiting.id
+        await dispatcher.cancel(session="s")
+        assert (await asked)[0].executed is Executed.UNKNOWN
