@@ -18,7 +18,7 @@ AT_ONCE = "running"
 
 
 class Limit(NamedTuple):
-    """A limit on the starts of calls; `kind` names the limit in refusals."""
+    """A limit on the starts of calls, or on calls that run at once; `kind` names it in refusals."""
 
     name: str
     rate: "Rate"

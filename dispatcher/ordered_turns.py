@@ -80,7 +80,7 @@ class Turn(msgspec.Struct, eq=False):
     accepted: dict[int, Accepted] = msgspec.field(default_factory=dict)
     """The valid calls, by index."""
     cancelled: dict[int, Pending | None] = msgspec.field(default_factory=dict)
-    """Calls that were cancelled before they were sent, by index, with the call that answers."""
+    """Calls that were cancelled before they were sent, by index; None if none was opened yet."""
     answered: Sequence[Pending] = ()
     """The calls of the last stage."""
     rejected: dict[int, ToolResult] = msgspec.field(default_factory=dict)

@@ -68,7 +68,7 @@ class _JsonSchema(GenerateJsonSchema):
         return _local(made) if schema.get("tz_constraint") == "naive" else made
 
     def time_schema(self, schema: TimeSchema) -> dict[str, Any]:
-        """`time` usually has no offset, which `time` requires."""
+        """Python's `time` may lack the UTC offset that JSON Schema's format `time` requires."""
         made = super().time_schema(schema)
         return made if schema.get("tz_constraint") == "aware" else _local(made)
 

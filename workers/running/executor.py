@@ -158,9 +158,10 @@ class Executor:
             running.task.cancel()
 
     def report_again(self) -> None:
-        """Confirm running calls, and end recent ones again: the server may have lost both.
+        """Renew the claims of running calls and settle recent calls again.
 
-        Dispatchers wait one lease for this before they consider a call unclaimed.
+        The server may have lost both. Dispatchers wait one lease before they consider a call
+        unclaimed.
         """
         self._settler.send_again()
         self._limit_notices.send_again()
