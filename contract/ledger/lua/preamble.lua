@@ -148,7 +148,9 @@ local function server_epoch(key, candidate)
   if last ~= '' and last ~= string.sub(epoch, 1, 4) .. string.sub(epoch, -4) then
     reports_until = string.format('%.0f', now_ms() + report_ms)
     value = epoch_value()
-    redis.call('SET', key, value)  -- if this fails, the caller must not take the epoch for its own yet
+    local answer = redis.pcall('SET', key, value)
+    -- The caller must not take the epoch for its own before this is stored. A full server opens no call anyway.
+    if answer.err and not string.find(answer.err, 'OOM', 1, true) then redis.call('SET', key, value) end
   end
   return epoch, value
 end
