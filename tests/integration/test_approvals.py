@@ -14,7 +14,7 @@ import redis
 
 from tests.integration import fleet as fleets
 from tests.waiting import eventually
-from toolpool import Approval, ApprovalRefused, Code, Dispatcher, Executed, Hooks, Rewrite
+from toolpool import Approval, ApprovalRefused, Code, Dispatcher, Executed, Hooks, Rewrite, tool
 from toolpool.cli.app import run_command
 from toolpool.contract.approval_messages import ApprovalState
 from toolpool.contract.encoding import digest
@@ -391,3 +391,13 @@ def test_a_call_is_approved_from_the_command_line(
     code, _, error = told("approve", listed["id"], "--by", "ben")
     assert code == 1 and "denied by anna" in error
     assert runs(trace) == []
+
+
+async def test_a_session_that_is_no_text_is_an_error_where_approvals_are_listed() -> None:
+    @tool
+    async def look() -> None:
+        """Look."""
+
+    async with Dispatcher.in_memory([look]) as dispatcher:
+        with pytest.raises(ValueError, match="session must be a string"):
+            await dispatcher.approvals.waiting(session=1)  # type: ignore[arg-type]

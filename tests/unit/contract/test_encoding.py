@@ -35,3 +35,22 @@ def test_a_stored_whole_number_has_the_digest_of_the_one_that_was_sent() -> None
     assert digest("25.0") != digest("25")
     assert digest(25.5) != digest(25)
     assert digest(2.0**53) != digest(2**53 + 1)
+
+
+def test_texts_and_numbers_of_subclasses_are_written_as_what_they_hold() -> None:
+    """Such as `markupsafe.Markup` and `numpy.float64`, which hosts pass on."""
+
+    class Text(str):
+        def __str__(self) -> str:
+            return "something else"
+
+    class Whole(int):
+        pass
+
+    class Real(float):
+        pass
+
+    found = encoding.encode({"text": Text("a"), "whole": Whole(3), "real": Real(2.5), "yes": True})
+    assert encoding.decode(found) == {"text": "a", "whole": 3, "real": 2.5, "yes": True}
+    with pytest.raises(TypeError, match="object objects cannot be written as JSON"):
+        encoding.encode(object())
