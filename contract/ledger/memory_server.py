@@ -639,10 +639,12 @@ class MemoryServer:
 
     def _others_live(self, key: str, record: Record, reply: str, end: CloseReason) -> bool:
         """Whether others wait for the call, or may ask for it by its handle."""
-        if record.is_handed_over and end is CloseReason.LEAVE:
+        if self._others_retry(key, reply, end) or (
+            record.is_handed_over and end is CloseReason.LEAVE
+        ):
             return True
         others = (other for other in record.replies if other != reply)
-        return self._others_retry(key, reply, end) or not self.dispatchers.isdisjoint(others)
+        return not self.dispatchers.isdisjoint(others)
 
     def finish(
         self,

@@ -539,6 +539,21 @@ async def test_a_dispatcher_leaves_a_retry_to_another_that_was_sent_the_failure(
     assert found.startswith(answer)
 
 
+async def test_a_retry_that_every_dispatcher_has_left_ends(ledger: Server) -> None:
+    """Although each of them was sent the failure before it."""
+    for key in ("k", "k.1"):
+        epoch, _ = await ledger.open(key=key, nonce=f"one {key}")
+        await ledger.open(key=key, nonce=f"other {key}", reply=OTHER_REPLY)
+        if key == "k":
+            await ledger.claim()
+            await ledger.settle(b"failed")
+    await ledger.live(REPLY)
+    await ledger.live(OTHER_REPLY)
+    leave = CloseReason.LEAVE
+    assert await ledger.close(epoch, key="k.1", end=leave, reply=OTHER_REPLY) == OTHERS
+    assert await ledger.close(epoch, key="k.1", end=leave, reply=REPLY) == b"never ran"
+
+
 async def test_a_retry_that_nobody_else_can_want_ends_with_its_dispatcher(ledger: Server) -> None:
     epoch, _ = await ledger.open()
     await ledger.open(nonce="other", reply=OTHER_REPLY)

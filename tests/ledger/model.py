@@ -379,7 +379,7 @@ class Model:
         self, key: str, record: Record, others: list[str], reply: str, end: CloseReason
     ) -> bool:
         is_asked_by_handle = record.handed_over and end is CloseReason.LEAVE
-        is_left_to_others = is_asked_by_handle or self._others_retry(key, reply, end)
+        is_left_to_others = self._others_retry(key, reply, end) or is_asked_by_handle
         return is_left_to_others or bool(self.alive.intersection(others))
 
     def _others_retry(self, key: str, reply: str, end: CloseReason) -> bool:

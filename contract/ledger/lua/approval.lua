@@ -61,7 +61,7 @@ if what == 'ask' then
     redis.call('HSET', key, 'state', 'waiting', 'approval', 'waiting', 'epoch', epoch, 'opened', nonce,
       'attempt', 1, 'rerun', rerun, 'until', 0, 'deadline', 0, 'claims', 0, 'replies', reply,
       'request', request, 'expires', ends, 'asker', reply, 'keep', keep_ms)
-    if awaits_reports() then
+    if awaits_reports(now) then
       redis.call('HSET', key, 'epoch', '')  -- another dispatcher may have sent it
     elseif ARGV[17] ~= '1' then
       redis.call('HSET', key, 'unsent_in', epoch)

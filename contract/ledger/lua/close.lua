@@ -56,14 +56,14 @@ local function others_wait(key, replies, until_ms, deadline_ms, handed_over)
   if left[which] <= 0 then return false end
   local others, alive = without_caller(replies)
   alive = alive or which == 'leave' and handed_over  -- a client with its handle may ask for it
-  alive = alive or others_retry(key)
+  alive = others_retry(key) or alive
   if alive and which ~= 'refused' then redis.call('HSET', key, 'replies', others) end
   return alive
 end
 
 -- There is no record: create a settled one, so that the call cannot run after this answer.
 local function settle_absent(key, nonce, opened_in, keep_ms, no, doubtful, unsent, anew_ms, life_ms)
-  local is_early = awaits_reports()
+  local is_early = awaits_reports(now)
   local is_new = unsent == '1' and opened_in == epoch and not is_marked(marks, key)
   local is_sure = is_new and not is_early
   local body = is_sure and no or doubtful

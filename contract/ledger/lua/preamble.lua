@@ -157,8 +157,8 @@ end
 
 -- Whether processes that come from another epoch may still have to report what this server lacks: calls that they have
 -- sent, run or ended. What is dispatched now may have run before.
-local function awaits_reports()
-  local left = offset_of(reports_until) - now_ms()
+local function awaits_reports(now)
+  local left = offset_of(reports_until) - now
   return left > 0 and left <= LONGEST_REPORTS_MS
 end
 
