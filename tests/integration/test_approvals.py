@@ -118,7 +118,7 @@ async def test_the_dispatcher_dies_after_its_handle_and_another_goes_on(
         assert process.stdout is not None
         told = await asyncio.to_thread(process.stdout.readline)
         killed(process)
-        assert "waits until a person approves it" in told
+        assert "runs only if a person approves it" in told
         await approvals.approve(approval.id, by="anna")
         handle = told.partition("the handle '")[2].partition("'")[0]
         async with fleets.connected(fleet) as other:

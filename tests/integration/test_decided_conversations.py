@@ -130,7 +130,7 @@ async def test_a_model_goes_on_while_a_person_decides_and_reads_the_result(where
         handles: list[str] = []
 
         def waits(answer: str) -> dict[str, Any]:
-            assert "waits until a person approves it" in answer
+            assert "runs only if a person approves it" in answer
             handles.append(answer.partition("the handle '")[2].partition("'")[0])
             return {"customer": {"name": "ben"}}
 

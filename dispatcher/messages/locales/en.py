@@ -284,7 +284,7 @@ LOCALE = Locale(
     ),
     still_running="It is still running in the background.",
     ask_for_result=" Call task_result with the handle '{handle}' to get its result.",
-    awaits_approval=("It waits until a person approves it, and has not run. Go on without it."),
+    awaits_approval="It runs only if a person approves it. Go on without it.",
     ask_for_result_later=(
         " Call task_result with the handle '{handle}' later to see what became of it."
     ),

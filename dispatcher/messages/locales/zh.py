@@ -260,7 +260,7 @@ LOCALE = Locale(
     ),
     still_running="它仍在后台运行。",
     ask_for_result="用句柄 '{handle}' 调用 task_result 获取结果。",
-    awaits_approval="它正在等待人工批准，尚未执行。请先继续其他工作。",
+    awaits_approval="它只有经人工批准后才会执行。请先继续其他工作。",
     ask_for_result_later="稍后用句柄 '{handle}' 调用 task_result 查看结果。",
     denied_by="{who} 拒绝了它",
     denied_by_because="{who} 拒绝了它：{reason}",

@@ -112,7 +112,7 @@ async def test_the_model_gets_a_handle_and_later_the_result() -> None:
         told = await asked(dispatcher)
         assert told.ok and told.is_running and told.handle is not None
         assert told.data == {"handle": told.handle, "state": "WAITING"}
-        assert told.note is not None and "has not run" in told.note
+        assert told.note is not None and "runs only if a person approves it" in told.note
         got = {"id": "c-2", "name": "task_result", "input": {"handle": told.handle, "wait": 0}}
         waits = (await dispatcher.dispatch(got, session="s-1"))[0].data
         assert waits["state"] == "WAITING"
