@@ -151,7 +151,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
     message: str | None = None
 
 
-class Passed(msgspec.Struct, frozen=True, kw_only=True, tag="passed", omit_defaults=True):
+class Unclaimed(msgspec.Struct, frozen=True, kw_only=True, tag="passed", omit_defaults=True):
     """A worker received a message with this call and did not claim the call.
 
     `reason` is `switch` if a kill switch denies the call. If it is empty, the worker lacks this
@@ -188,7 +188,7 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True, tag="decided"):
     decision: bytes
 
 
-Reply = Started | Settled | Released | Passed | RunsEnded | Progress | Question | Decided
+Reply = Started | Settled | Released | Unclaimed | RunsEnded | Progress | Question | Decided
 
 
 class CatalogEntry(Signed, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,7 +10,7 @@ from toolpool.contract.envelope import Signed
 _BOOKMARK = re.compile(r"(\d{1,15})-(\d{1,15})")
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class EventEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One published moment, from which readers derive `events` events.
 
     `at` is Unix time in milliseconds. If an `end` or `error` has `starts`, it also stands for the
@@ -37,7 +37,7 @@ class EventBatch(Signed, frozen=True, kw_only=True, omit_defaults=True):
     purpose: ClassVar[str] = "events"
     source: str
     number: int
-    notes: tuple[Note, ...]
+    notes: tuple[EventEntry, ...]
     tenant: str = "default"
 
     @property

@@ -92,6 +92,8 @@ _RENAMED = {
     "events_kept": "events_maxlen",
     "record_kept": "record_ttl",
     "record_total": "record_folder_bytes",
+    "order": "turn_order",
+    "unserved_after": "unserved_timeout",
 }
 """Renamed settings: the old name, then the new one."""
 
@@ -211,7 +213,7 @@ class Settings(BaseSettings):
     catalog_timeout: float = Field(
         default=10.0, ge=0, description="How long to wait for the first tool."
     )
-    unserved_after: float = Field(
+    unserved_timeout: float = Field(
         default=60.0,
         ge=0,
         description="How long a tool stays offered if no live worker of its queue has it.",
@@ -247,7 +249,7 @@ class Settings(BaseSettings):
         default=10_000, ge=1, description="Calls before a child process is replaced."
     )
 
-    order: Literal["effects", "strict"] = Field(
+    turn_order: Literal["effects", "strict"] = Field(
         default="effects",
         description="`strict`: with a write among a turn's calls, they run one after another.",
     )

@@ -35,7 +35,7 @@ from toolpool.dispatcher import outcomes
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.calls import pending_factory
 from toolpool.dispatcher.calls.in_flight import InFlightCalls
-from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.pending import PendingCall
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.outcomes import forgotten, not_queued
 from toolpool.dispatcher.policy.approval_webhook import ApprovalNotifier
@@ -58,7 +58,7 @@ _LOOKED_AT_ONCE = 256
 class _Wait(NamedTuple):
     """A call that waits here, the request in its record, and the record's epoch."""
 
-    pending: Pending
+    pending: PendingCall
     request: ApprovalRequest
     epoch: str
 
@@ -119,7 +119,7 @@ class ApprovalWaits:
         since: float,
         approval: AskApproval,
         by: str,
-    ) -> Pending:
+    ) -> PendingCall:
         """Request approval of a call, or join the call if it is already open."""
         pending, is_new = self._in_flight.hold(call, spec, turn, since)
         if is_new and pending.is_open:
@@ -147,7 +147,7 @@ class ApprovalWaits:
 
     async def adopt(
         self, found: BackgroundCall, *, is_wanted: bool = True
-    ) -> BackgroundCall | Pending:
+    ) -> BackgroundCall | PendingCall:
         """Take over the call of a handle, if it waits for approval or is approved and unsent.
 
         For any other call, returns `found` with its signed approval, if any. A call that is not
@@ -163,7 +163,7 @@ class ApprovalWaits:
             found, message=msgspec.structs.replace(found.message, approval=approved)
         )
 
-    def decided(self, pending: Pending, decision: bytes) -> None:
+    def decided(self, pending: PendingCall, decision: bytes) -> None:
         """Handle a decision; a denial is also the call's outcome, which arrives separately."""
         wait = self._waiting.get(pending.root)
         if wait is not None:
@@ -176,7 +176,7 @@ class ApprovalWaits:
         elif pending.awaits_approval:  # before the request is known here
             self._in_flight.in_background(self._look(pending))
 
-    def look(self, pending: Pending) -> None:
+    def look(self, pending: PendingCall) -> None:
         """Check the ledger's state of a call that needs approval, or has it."""
         pause = 0.0
         if not pending.awaits_approval:
@@ -184,7 +184,7 @@ class ApprovalWaits:
             self._hold(pending, self._settings.queue_timeout)
         self._in_flight.in_background(self._look(pending, pause))
 
-    async def _look(self, pending: Pending, pause: float = 0.0) -> None:
+    async def _look(self, pending: PendingCall, pause: float = 0.0) -> None:
         await asyncio.sleep(pause)
         for next_pause in growing_pauses(_LONGEST_PAUSE_SECONDS):
             if not pending.is_open:
@@ -199,7 +199,7 @@ class ApprovalWaits:
                     return
             await asyncio.sleep(next_pause)  # a record that the server lost is written again
 
-    async def _ask(self, pending: Pending, request: ApprovalRequest) -> None:
+    async def _ask(self, pending: PendingCall, request: ApprovalRequest) -> None:
         """Write the request, or read its state.
 
         If the write is not confirmed, withdraw the request.
@@ -232,7 +232,7 @@ class ApprovalWaits:
 
     async def _note(
         self,
-        pending: Pending,
+        pending: PendingCall,
         request: ApprovalRequest,
         body: bytes,
         nonce: str,
@@ -259,7 +259,9 @@ class ApprovalWaits:
             now=server_now,
         )
 
-    def _take(self, pending: Pending, found: ApprovalRecord, own: ApprovalRequest | None) -> None:
+    def _take(
+        self, pending: PendingCall, found: ApprovalRecord, own: ApprovalRequest | None
+    ) -> None:
         """Act on the ledger's state of a call; `own` is the request if it was made here."""
         if not pending.is_open or not pending.awaits_approval:
             return
@@ -300,7 +302,7 @@ class ApprovalWaits:
             self._tell("asked", request, request.by, request.reason)
             self._in_flight.in_background(self._notifier.asked(request))
 
-    def _note_approval(self, pending: Pending, found: ApprovalRecord) -> None:
+    def _note_approval(self, pending: PendingCall, found: ApprovalRecord) -> None:
         """Record the approval with which a call ran: its retries need it, too."""
         request = self._request(found) if found.approval == "approved" else None
         decision = self._decision(found, request) if request is not None else None
@@ -328,7 +330,7 @@ class ApprovalWaits:
 
     def _go_on(
         self,
-        pending: Pending,
+        pending: PendingCall,
         request: ApprovalRequest,
         body: bytes,
         decision: ApprovalDecision,
@@ -363,7 +365,7 @@ class ApprovalWaits:
             self._in_flight.in_background(self._judge(pending, request, decision))
 
     async def _judge(
-        self, pending: Pending, request: ApprovalRequest, decision: ApprovalDecision
+        self, pending: PendingCall, request: ApprovalRequest, decision: ApprovalDecision
     ) -> None:
         """Send an approved call, unless the policy of this dispatcher now denies it."""
         try:
@@ -387,7 +389,7 @@ class ApprovalWaits:
 
     def _approved(
         self,
-        pending: Pending,
+        pending: PendingCall,
         request: ApprovalRequest,
         decision: ApprovalDecision,
         *,
@@ -405,7 +407,7 @@ class ApprovalWaits:
         """Whether the server may have lost the information that the call was sent."""
         return bool(self._transport.epoch) and found.epoch != self._transport.epoch
 
-    def _answered(self, pending: Pending) -> None:
+    def _answered(self, pending: PendingCall) -> None:
         """Stop following a waiting call that was answered, and remember its outcome."""
         wait, outcome = self._waiting.pop(pending.root, None), pending.outcome
         if outcome is not None:
@@ -420,7 +422,7 @@ class ApprovalWaits:
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
-    async def _take_back(self, pending: Pending) -> None:
+    async def _take_back(self, pending: PendingCall) -> None:
         """End the record of an answered call; repeat until the ledger confirms it."""
         for pause in growing_pauses(_LONGEST_PAUSE_SECONDS):
             if await self._in_flight.end_record(pending) or time.monotonic() >= pending.start_by:
@@ -468,7 +470,7 @@ class ApprovalWaits:
             if state not in ("waiting", None) and pending.is_open:
                 self._take(pending, await self._read(pending.root), None)
 
-    async def _go_on_with(self, key: str, pending: Pending | None, epoch: str | None) -> None:
+    async def _go_on_with(self, key: str, pending: PendingCall | None, epoch: str | None) -> None:
         found = await self._read(key, unsent_in=epoch)
         if pending is not None:
             self._take(pending, found, None)
@@ -503,7 +505,7 @@ class ApprovalWaits:
             self._take_changed(key, pending, request, found)
 
     def _take_changed(
-        self, key: str, pending: Pending, request: ApprovalRequest, found: ApprovalRecord
+        self, key: str, pending: PendingCall, request: ApprovalRequest, found: ApprovalRecord
     ) -> None:
         """Act on the record of a call that waits here, if it waits no longer."""
         if found.answer or found.state != "waiting":
@@ -519,7 +521,7 @@ class ApprovalWaits:
             root_of(key), now=now, unsent_in=unsent_in, attaches=attaches
         )
 
-    def _resumed(self, request: ApprovalRequest, found: ApprovalRecord | None) -> Pending:
+    def _resumed(self, request: ApprovalRequest, found: ApprovalRecord | None) -> PendingCall:
         """The call of a request that another dispatcher made, waited for or sent from here."""
         known = self._in_flight.root(request.message.key)
         if known is not None:
@@ -533,7 +535,7 @@ class ApprovalWaits:
             self._take(pending, found, None)
         return pending
 
-    def _hold(self, pending: Pending, good: float) -> None:
+    def _hold(self, pending: PendingCall, good: float) -> None:
         """Hold a call for `good` seconds, and answer it even if the server is unreachable."""
         until = time.monotonic() + good
         pending.await_approval(until=until, queue_timeout=self._settings.queue_timeout)

@@ -31,7 +31,7 @@ from toolpool.dispatcher.admission.task_tools import (
 from toolpool.dispatcher.approval_waits import ApprovalWaits
 from toolpool.dispatcher.calls import pending_factory
 from toolpool.dispatcher.calls.in_flight import InFlightCalls
-from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.pending import PendingCall
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.classifier import classified
 from toolpool.dispatcher.completed_handles import CompletedHandles, Notice
@@ -99,7 +99,7 @@ class Background:
         The server may lack or lose them.
         """
 
-    async def move_to_background(self, pending: Pending, *, asks: bool) -> ToolResult | None:
+    async def move_to_background(self, pending: PendingCall, *, asks: bool) -> ToolResult | None:
         """The interim answer of a call that still runs; None if it has ended meanwhile.
 
         It names `task_result` if the model was offered that tool and can call it (`asks`). While
@@ -148,7 +148,9 @@ class Background:
             origin=pending.call.origin,
         )
 
-    async def _keep_outcome(self, pending: Pending, call: BackgroundCall, seconds: float) -> None:
+    async def _keep_outcome(
+        self, pending: PendingCall, call: BackgroundCall, seconds: float
+    ) -> None:
         """Keep the outcome of a call, which had no record yet, as long as its handle.
 
         Another dispatcher may write the outcome without knowing that the call has a handle.
@@ -412,7 +414,9 @@ class Background:
             if is_unsent or state in ("waiting", "approved", "open", "claimed"):
                 await self._pending(call)
 
-    async def _result(self, found: BackgroundCall, pending: Pending, wait: float) -> dict[str, Any]:
+    async def _result(
+        self, found: BackgroundCall, pending: PendingCall, wait: float
+    ) -> dict[str, Any]:
         await pending.wait(wait)
         answer: dict[str, Any] = {"handle": found.handle, "tool": found.message.tool}
         if pending.is_open:
@@ -423,7 +427,7 @@ class Background:
             return done | ({"note": result.note} if result.note else {})
         return answer | {"state": State.FAILED.value, **result.payload()}
 
-    async def _cancel(self, found: BackgroundCall, by: str) -> Pending:
+    async def _cancel(self, found: BackgroundCall, by: str) -> PendingCall:
         """Cancel the call. It is still open only if the server did not confirm the cancel."""
         pending = await self._pending(found, is_wanted=False)
         if pending.is_open:
@@ -459,10 +463,10 @@ class Background:
             by=by,
         )
 
-    async def _pending(self, found: BackgroundCall, *, is_wanted: bool = True) -> Pending:
+    async def _pending(self, found: BackgroundCall, *, is_wanted: bool = True) -> PendingCall:
         known = self._in_flight.root(found.message.key)
         if known is None:
-            adopted: BackgroundCall | Pending = found
+            adopted: BackgroundCall | PendingCall = found
             if found.approval:
                 adopted = await self._approval_waits.adopt(found, is_wanted=is_wanted)
             if isinstance(adopted, BackgroundCall):
@@ -472,7 +476,7 @@ class Background:
         self._notify(known, found)
         return known
 
-    def _notify(self, pending: Pending, call: BackgroundCall) -> None:
+    def _notify(self, pending: PendingCall, call: BackgroundCall) -> None:
         notice = Notice(call.handle, call.session, self._completed)
         if pending.is_open and notice not in pending.latches:
             pending.latches.append(notice)
@@ -511,7 +515,7 @@ _STATES: Mapping[str | None, str] = {
 }
 
 
-def _state_of(pending: Pending, handle: str) -> dict[str, Any]:
+def _state_of(pending: PendingCall, handle: str) -> dict[str, Any]:
     """The state of a call that has not ended."""
     return {"handle": handle, "state": pending.state.value}
 

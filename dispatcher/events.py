@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from toolpool.contract.event_entries import Note, Position
+from toolpool.contract.event_entries import EventEntry, Position
 from toolpool.contract.outcome import Code, ErrorType, Executed
 from toolpool.dispatcher.messages import advice
 
@@ -74,7 +74,7 @@ def events_of_error(executed: Executed) -> int:
     return 3 if executed is Executed.YES else 2
 
 
-def events_of(note: Note, last: Position, source: str, *, after: Position) -> Iterator[Event]:
+def events_of(note: EventEntry, last: Position, source: str, *, after: Position) -> Iterator[Event]:
     """The events of a note that come after a position.
 
     `last` is the position of the note's last event. Unknown parts of a note of a later version are
@@ -106,13 +106,13 @@ _EventFields = tuple[Kind, Channel | None, dict[str, Any]]
 _OF_THE_MONITOR = {"loop", "rejections", "circuit", "switch", "audit", "hook"}
 
 
-def _told(note: Note) -> Iterator[_EventFields]:
+def _told(note: EventEntry) -> Iterator[_EventFields]:
     if note.starts:
         yield "tool:start", "progress", {"state": "RUNNING", "detail": None}
     yield from _without_start(note, note.events - note.starts)
 
 
-def _without_start(note: Note, events: int) -> Iterable[_EventFields]:
+def _without_start(note: EventEntry, events: int) -> Iterable[_EventFields]:
     """The events without the start, if the end also reports it."""
     if note.kind == "start":
         return [("tool:start", "progress", {"state": "RUNNING", "detail": note.detail})]
@@ -131,7 +131,7 @@ def _without_start(note: Note, events: int) -> Iterable[_EventFields]:
     return []
 
 
-def _error_events(note: Note, detail: dict[str, Any], events: int) -> Iterator[_EventFields]:
+def _error_events(note: EventEntry, detail: dict[str, Any], events: int) -> Iterator[_EventFields]:
     """The events of a failed call.
 
     Their state is FAILED; `detail` says whether the call was cancelled.

@@ -238,7 +238,7 @@ class Observer(Tracing):
     def failed(self, call: CallFacts, ended: Ended) -> None:
         """It has its result, and has failed. For observers that do not need successes."""
 
-    def late(self, key: str, worker: str) -> None:
+    def late_outcome(self, key: str, worker: str) -> None:
         """A worker's outcome arrived for a call that had been answered before."""
 
     def looped(self, loop: Loop) -> None:

@@ -20,7 +20,7 @@ from toolpool.dispatcher.background import Background
 from toolpool.dispatcher.calls import pending_factory
 from toolpool.dispatcher.calls.countdown_latch import CountdownLatch, Waiter
 from toolpool.dispatcher.calls.in_flight import InFlightCalls
-from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pending import PendingCall, Stage
 from toolpool.dispatcher.calls.reporting import UnsentCall
 from toolpool.dispatcher.outcomes import forgotten, left_to_others, not_queued
 from toolpool.dispatcher.policy.decision import Judgement
@@ -79,13 +79,13 @@ class Turn(msgspec.Struct, eq=False):
     """The indexes of calls that were rejected or sent."""
     accepted: dict[int, Accepted] = msgspec.field(default_factory=dict)
     """The valid calls, by index."""
-    cancelled: dict[int, Pending | None] = msgspec.field(default_factory=dict)
+    cancelled: dict[int, PendingCall | None] = msgspec.field(default_factory=dict)
     """Calls that were cancelled before they were sent, by index; None if none was opened yet."""
-    answered: Sequence[Pending] = ()
+    answered: Sequence[PendingCall] = ()
     """The calls of the last stage."""
     rejected: dict[int, ToolResult] = msgspec.field(default_factory=dict)
     """The results of calls that were not accepted, by index."""
-    sent: dict[int, Pending] = msgspec.field(default_factory=dict)
+    sent: dict[int, PendingCall] = msgspec.field(default_factory=dict)
     """The accepted calls that were sent or answered, by index."""
 
     def unsent(self, call_id: str | None = None) -> dict[int, ToolCall]:
@@ -130,7 +130,7 @@ class OrderedTurns:
         judged: Judged,
     ) -> Coroutine[Any, Any, dict[int, Answered]]:
         """A result for each call, by its index. The first calls' deadlines count from `since`."""
-        is_strict = self._settings.order == "strict"
+        is_strict = self._settings.turn_order == "strict"
         groups = [list(accepted)]
         if len(accepted) != 1:
             groups = stages(accepted, lambda item: item[1].spec.effects, strict=is_strict)
@@ -139,7 +139,7 @@ class OrderedTurns:
         if len(groups) != 1 or turn.cancelled or turn.refusal is not None:
             return self._run_in_order(turn, groups, since, judged)
         self.running.discard(turn)  # no call waits for another, and all can be cancelled
-        pendings: list[Pending] = []
+        pendings: list[PendingCall] = []
         answered = turn.first_answered
         for call, offer in accepted:
             judgement = judged.get(call.index)
@@ -225,7 +225,7 @@ class OrderedTurns:
 
     async def _end_cancelled(self, turn: Turn, indexes: Sequence[int]) -> None:
         """End the records of cancelled calls, as far as they are valid."""
-        ended: list[Pending] = []
+        ended: list[PendingCall] = []
         for index in indexes:
             if turn.cancelled[index] is None and index in turn.accepted:
                 call, offer = turn.accepted[index]
@@ -265,7 +265,7 @@ class OrderedTurns:
 
     def _submit_in_order(
         self, turn: Turn, accepted: Accepted, since: float, judged: Judged, *, is_behind: bool
-    ) -> Pending:
+    ) -> PendingCall:
         call, offer = accepted
         turn.passed.add(call.index)
         if (cancelled := turn.cancelled.get(call.index)) is not None:
@@ -278,7 +278,7 @@ class OrderedTurns:
             judgement = Judgement(call, turn.refusal)
         return self._submit(call, offer.spec, turn.options, since, judgement, is_behind=is_behind)
 
-    async def _end_of(self, pendings: Sequence[Pending], turn_began: float) -> str | None:
+    async def _end_of(self, pendings: Sequence[PendingCall], turn_began: float) -> str | None:
         """Wait for the end of a write that may still run; return its name if the end is unknown.
 
         The wait is at most two leases: by then a worker without a lease has stopped its tools. A
@@ -302,7 +302,7 @@ class OrderedTurns:
         judgement: Judgement | None,
         *,
         is_behind: bool = False,
-    ) -> Pending:
+    ) -> PendingCall:
         """Send an accepted call, or answer it here if it may not run."""
         refusal = judgement.refusal if judgement is not None else None
         waits = judgement is not None and judgement.approval is not None
@@ -320,7 +320,7 @@ class OrderedTurns:
     async def _await(
         self,
         group: Sequence[Accepted],
-        pendings: Sequence[Pending],
+        pendings: Sequence[PendingCall],
         options: TurnOptions,
         since: float,
         unseen: str | None = None,
@@ -360,7 +360,7 @@ class OrderedTurns:
     async def _answer_early(
         self,
         group: Sequence[Accepted],
-        pendings: Sequence[Pending],
+        pendings: Sequence[PendingCall],
         options: TurnOptions,
         since: float,
         told: Mapping[str, ToolResult],
@@ -369,7 +369,7 @@ class OrderedTurns:
 
         These are calls that outlive their wait budget, and joined calls with a later deadline.
         """
-        waits: list[tuple[Pending, Coroutine[Any, Any, ToolResult | None]]] = []
+        waits: list[tuple[PendingCall, Coroutine[Any, Any, ToolResult | None]]] = []
         for (call, offer), pending in zip(group, pendings, strict=True):
             if not pending.queue or pending.root in told:
                 continue
@@ -396,7 +396,7 @@ class OrderedTurns:
         return {p.root: answer for (p, _), task in answers if (answer := task.result()) is not None}
 
     async def _move_to_background(
-        self, pending: Pending, until: float, options: TurnOptions
+        self, pending: PendingCall, until: float, options: TurnOptions
     ) -> ToolResult | None:
         await pending.wait(until - time.monotonic())
         if not pending.is_open:
@@ -406,7 +406,7 @@ class OrderedTurns:
         )
 
     async def _give_up(
-        self, pending: Pending, until: float, timeout: float, since: float
+        self, pending: PendingCall, until: float, timeout: float, since: float
     ) -> ToolResult | None:
         await pending.wait(until - time.monotonic())
         if not pending.is_open:
@@ -414,7 +414,7 @@ class OrderedTurns:
         outcome = left_to_others(started=pending.stage is Stage.RUNNING)
         return self._results.result_of(pending, own_end=OwnEnd(outcome, timeout, since))
 
-    async def _abandon(self, pendings: Sequence[Pending], latches: set[Waiter]) -> None:
+    async def _abandon(self, pendings: Sequence[PendingCall], latches: set[Waiter]) -> None:
         """Stop waiting for calls; those without another waiter are cancelled.
 
         A background call goes on even without waiters.

@@ -8,7 +8,7 @@ from toolpool.contract import logs
 from toolpool.contract.exception_report import faults_in, traceback_of
 from toolpool.contract.outcome import Outcome
 from toolpool.contract.result import ToolResult
-from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.pending import PendingCall
 from toolpool.dispatcher.classifier import classified
 from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.wording import Wording
@@ -54,7 +54,7 @@ class Results:
 
     def result_of(
         self,
-        pending: Pending,
+        pending: PendingCall,
         unseen: str | None = None,
         *,
         own_end: OwnEnd | None = None,
@@ -97,12 +97,12 @@ class Results:
             )  # fmt: skip
         return result
 
-    async def of(self, pending: Pending) -> ToolResult:
+    async def of(self, pending: PendingCall) -> ToolResult:
         """The result of a call that was answered."""
         result = self.result_of(pending)
         return await self.shown(result, pending)
 
-    async def shown(self, result: ToolResult, pending: Pending) -> ToolResult:
+    async def shown(self, result: ToolResult, pending: PendingCall) -> ToolResult:
         """A call's result after the policy."""
         if self.policy is None or not pending.queue:
             return result
@@ -120,7 +120,7 @@ class Results:
         )
         return await self.policy.shown(result, call)
 
-    def at_once(self, pending: Pending) -> ToolResult:
+    def at_once(self, pending: PendingCall) -> ToolResult:
         """The result if hooks cannot be called any more.
 
         If there is a result policy, the result is withheld.

@@ -17,7 +17,7 @@ from toolpool.dispatcher.admission.loop_guard import LoopGuard
 from toolpool.dispatcher.admission.validate import Accepted
 from toolpool.dispatcher.analytics import Analytics
 from toolpool.dispatcher.calls.in_flight import InFlightCalls
-from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.pending import PendingCall
 from toolpool.dispatcher.calls.refusals import RecordedRejection
 from toolpool.dispatcher.formats import Response, response_reader
 from toolpool.dispatcher.formats.call_blocks import NO_APPROVER
@@ -206,7 +206,7 @@ class TurnPipeline:
                 accepted[number] = judged[call.index].call, offer
         return judged
 
-    async def _show(self, answered: dict[int, Answered], sent: dict[int, Pending]) -> None:
+    async def _show(self, answered: dict[int, Answered], sent: dict[int, PendingCall]) -> None:
         """Pass every result through the host's policy before it is returned."""
         shown = await asyncio.gather(
             *(self._results.shown(result, sent[i]) for i, (result, _) in answered.items())

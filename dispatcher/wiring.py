@@ -86,7 +86,7 @@ class Wiring:
         self.turns = OrderedTurns(
             self.in_flight, self.background, self.approval_waits, settings, results
         )
-        self.loops = LoopGuard(transport.loops, settings, self.observers, self.hooks.on_loop)
+        self.loops = LoopGuard(transport.failures, settings, self.observers, self.hooks.on_loop)
         self.analytics = Analytics(observers=self.observers)
         self.foreign = ProviderApprovals(
             services, policy, wording, self.notifier, self.in_flight.available

@@ -555,7 +555,7 @@ def _check_unserved(fleet: "Fleet") -> Iterator[Finding]:
         gone = [name for name in sorted(tools) if queue in served and name in unserved]
         if gone:
             hidden = [name for name in gone if name in withheld]
-            what = _some(hidden) or "such a tool after TOOLPOOL_UNSERVED_AFTER seconds"
+            what = _some(hidden) or "such a tool after TOOLPOOL_UNSERVED_TIMEOUT seconds"
             yield Finding(
                 "tools",
                 Level.WARN,

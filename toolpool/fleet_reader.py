@@ -65,7 +65,7 @@ class Fleet:
     """The digests of each worker's tools, by name, if it reports them."""
     served: dict[str, float] = field(default_factory=dict)
     """The seconds since a live worker last had each tool, by name."""
-    unserved_after: float = 60.0
+    unserved_timeout: float = 60.0
     """The setting with the same name, in seconds."""
     dispatchers: list[DispatcherReport] = field(default_factory=list)
     foreign_dispatchers: list[str] = field(default_factory=list)
@@ -99,7 +99,7 @@ class Fleet:
             served_for = now - started_at.get(queue, now)
             for name in unserved.keys() & tools if queue in started_at else ():
                 age = unserved[name]
-                if min(served_for, served_for if age is None else age) >= self.unserved_after:
+                if min(served_for, served_for if age is None else age) >= self.unserved_timeout:
                     found.add(name)
         return found
 
@@ -163,7 +163,7 @@ def read_fleet(settings: Settings) -> Fleet:
     envelope = Envelope(keyring(settings))
     with answering(settings) as client:
         now = fleet_time(client, settings)
-        fleet = Fleet(names=names, now=now, unserved_after=settings.unserved_after)
+        fleet = Fleet(names=names, now=now, unserved_timeout=settings.unserved_timeout)
         catalog: dict[bytes, bytes] = client.hgetall(names.catalog)
         ids = [text_of(raw) for raw in client.zrange(names.workers, 0, -1)]
         leases = client.mget([names.worker(id_) for id_ in ids]) if ids else []

@@ -213,9 +213,9 @@ class WorkerService:
             drained = self._executor.drain(self._settings.drain_timeout)
             asyncio.run_coroutine_threadsafe(drained, self._loop)
         elif isinstance(frame, Down):
-            self._observers.notify("down", frame.worker, frame.reason)
+            self._observers.notify("worker_down", frame.worker, frame.reason)
         elif isinstance(frame, Stalled):
-            self._observers.notify("stalled", frame.worker, frame.reason)
+            self._observers.notify("worker_stalled", frame.worker, frame.reason)
 
     def _recycle(self) -> None:
         """Drain without a time limit: accept nothing new, and let running calls end."""

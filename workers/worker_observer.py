@@ -171,7 +171,7 @@ class WorkerObserver(BaseObserver):
     def released(self, call: RunFacts) -> None:
         """A claimed call was given back, to be run by another worker."""
 
-    def passed(self, call: RunFacts) -> None:
+    def unclaimed(self, call: RunFacts) -> None:
         """A call was passed on: this worker lacks its tool, or this version of it."""
 
     def refused(self, reason: str) -> None:
@@ -198,10 +198,10 @@ class WorkerObserver(BaseObserver):
     def pool_alive(self, pool: str) -> None:
         """Called once a minute, in one worker of the pool with this key prefix."""
 
-    def down(self, worker: str, reason: str) -> None:
+    def worker_down(self, worker: str, reason: str) -> None:
         """Another worker of this supervisor exited by itself or was killed."""
 
-    def stalled(self, worker: str, reason: str) -> None:
+    def worker_stalled(self, worker: str, reason: str) -> None:
         """Another worker of this supervisor was ended or replaced for this reason."""
 
     def pulse(self, pulse: WorkerPulse) -> None:

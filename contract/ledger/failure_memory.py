@@ -34,7 +34,7 @@ class FailureHistory:
     alternates: bool
 
 
-class LoopLedger(Protocol):
+class FailureMemory(Protocol):
     """The memory of failures. `look` and `note` raise `ServerUnavailable` past `give_up_at`."""
 
     def suspects(self, session: str) -> bool:
@@ -58,7 +58,7 @@ class LoopLedger(Protocol):
         ...
 
 
-class RedisLoops:
+class RedisFailures:
     """Failures on Redis: one list per session, and the stream of sessions."""
 
     def __init__(
@@ -126,7 +126,7 @@ class RedisLoops:
         self._touched[session] = time.monotonic() + _KEPT_SECONDS
 
 
-class MemoryLoops:
+class MemoryFailures:
     """Failures in memory, shared by the dispatchers of one in-memory server."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from toolpool.contract.ledger.event_stream import MemoryEvents
-from toolpool.contract.ledger.failure_memory import MemoryLoops
+from toolpool.contract.ledger.failure_memory import MemoryFailures
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.ledger.memory_record import Record
 from toolpool.contract.ledger.protocols import (
@@ -92,7 +92,7 @@ class MemoryServer:
         """Until when a call cannot be claimed: it ended, or was claimed and may not run twice."""
         self.ended: set[str] = set()
         """Calls whose tools ended after they were answered."""
-        self.loops = MemoryLoops()
+        self.failures = MemoryFailures()
         self.events = MemoryEvents()
         self.rates = MemoryRates(self._is_known, self._is_under_way)
         self.records: dict[str, Record] = {}

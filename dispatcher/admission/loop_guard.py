@@ -10,7 +10,7 @@ from toolpool.contract.background_tasks import BackgroundTasks
 from toolpool.contract.call import ToolCall
 from toolpool.contract.credentials import missing_secret_in
 from toolpool.contract.errors import ServerError
-from toolpool.contract.ledger.failure_memory import FailureHistory, LoopLedger
+from toolpool.contract.ledger.failure_memory import FailureHistory, FailureMemory
 from toolpool.contract.outcome import Code, ErrorType
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
@@ -34,7 +34,7 @@ class LoopGuard:
 
     def __init__(
         self,
-        ledger: LoopLedger,
+        ledger: FailureMemory,
         settings: Settings,
         observers: Observers,
         on_loop: Hook | None = None,

@@ -21,7 +21,7 @@ from toolpool.contract.ledger.protocols import (
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.dispatcher import outcomes
 from toolpool.dispatcher.calls.countdown_latch import CountdownLatch
-from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pending import PendingCall, Stage
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.outcomes import left_to_others, not_queued, unreachable
 
@@ -53,12 +53,12 @@ def _code(reason: CloseReason) -> Code:
     return Code.CANCELLED if reason in _UNWANTED else Code.EXPIRED
 
 
-def _code_of_doubt(pending: Pending, code: Code) -> Code:
+def _code_of_doubt(pending: PendingCall, code: Code) -> Code:
     """The code of a call that an earlier attempt may have started, whose worker was lost."""
     return Code.WORKER_LOST if code is Code.EXPIRED and pending.was_started else code
 
 
-def _end_of(pending: Pending) -> CloseReason:
+def _end_of(pending: PendingCall) -> CloseReason:
     return CloseReason.CANCEL if pending.is_cancelled else CloseReason.LEAVE
 
 
@@ -71,13 +71,13 @@ class Deadlines:
         self._calls = calls
         # Queue waits end in the order in which they began, so one timer serves them all: a timer
         # for each costs more than all other deadline work of a call that is answered soon.
-        self._queue_waits: dict[Pending, None] = {}
+        self._queue_waits: dict[PendingCall, None] = {}
         self._queue_wait_timer: asyncio.TimerHandle | None = None
-        self._due: dict[CloseReason, list[Pending]] = {reason: [] for reason in _ASKED_FOR}
+        self._due: dict[CloseReason, list[PendingCall]] = {reason: [] for reason in _ASKED_FOR}
         self._turns = {reason: asyncio.Semaphore(_GROUPS_AT_ONCE) for reason in _ASKED_FOR}
         self._closing = BackgroundTasks()
 
-    def watch(self, pending: Pending, *, alone: bool = False) -> None:
+    def watch(self, pending: PendingCall, *, alone: bool = False) -> None:
         """Enforce a call's deadlines.
 
         With `alone`, the call has its own timer for its queue wait.
@@ -93,13 +93,13 @@ class Deadlines:
         if self._queue_wait_timer is None:
             self._wait_for_head()
 
-    def watch_approval(self, pending: Pending) -> None:
+    def watch_approval(self, pending: PendingCall) -> None:
         """Enforce the deadlines of a call that a person has to approve by its `start_by`."""
         self._queue_waits.pop(pending, None)
         ends_at = min(pending.start_by, pending.deadline - _AHEAD_SECONDS)
         self._at(ends_at, self.close_unapproved, pending)
 
-    def close_unapproved(self, pending: Pending) -> None:
+    def close_unapproved(self, pending: PendingCall) -> None:
         """End a call that was not approved in time, or was sent during its approval."""
         last_call = pending.deadline - _AHEAD_SECONDS
         if pending.is_open and last_call <= time.monotonic():
@@ -108,7 +108,7 @@ class Deadlines:
             self._at(last_call, self._nearly_over, pending)
             self._add_due(pending, CloseReason.UNAPPROVED)
 
-    async def end_record(self, pending: Pending) -> bool:
+    async def end_record(self, pending: PendingCall) -> bool:
         """End the record of an answered call; return whether the server confirmed it.
 
         A call that was not cancelled goes on while another dispatcher waits for it.
@@ -123,13 +123,13 @@ class Deadlines:
             return False
         return True
 
-    def forget(self, pending: Pending) -> None:
+    def forget(self, pending: PendingCall) -> None:
         """Stop enforcing a call's deadlines."""
         self._queue_waits.pop(pending, None)
         if pending.timer is not None:
             pending.timer.cancel()
 
-    async def cancel(self, calls: Sequence[Pending], *, everywhere: bool) -> None:
+    async def cancel(self, calls: Sequence[PendingCall], *, everywhere: bool) -> None:
         """End calls; each is answered `aborted.cancelled`.
 
         Without `everywhere`, and always for a shared run, a call goes on while another dispatcher
@@ -152,7 +152,7 @@ class Deadlines:
             async with asyncio.timeout(_CANCEL_SECONDS):
                 await CountdownLatch(calls).all_answered()
 
-    def close_abandoned(self, calls: Sequence[Pending]) -> None:
+    def close_abandoned(self, calls: Sequence[PendingCall]) -> None:
         """End the records of calls, answered or not, so that no worker starts them."""
         for pending in calls:
             self._add_due(pending, _end_of(pending))
@@ -173,7 +173,7 @@ class Deadlines:
 
     def _heads_are_due(self) -> None:
         now = time.monotonic()
-        due: list[Pending] = []
+        due: list[PendingCall] = []
         for pending in self._queue_waits:
             if pending.start_by > now:
                 break
@@ -185,14 +185,14 @@ class Deadlines:
         finally:
             self._wait_for_head()  # in any case: without this timer no queue wait would end
 
-    def _at(self, when: float, call: Callable[[Pending], None], pending: Pending) -> None:
+    def _at(self, when: float, call: Callable[[PendingCall], None], pending: PendingCall) -> None:
         loop = asyncio.get_running_loop()
         delay = when - time.monotonic()
         if pending.timer is not None:  # replaced by the next timer
             pending.timer.cancel()
         pending.timer = loop.call_later(max(0.0, delay), call, pending)
 
-    def _queue_wait_over(self, pending: Pending) -> None:
+    def _queue_wait_over(self, pending: PendingCall) -> None:
         if not pending.is_open:
             return
         self._at(pending.deadline - _AHEAD_SECONDS, self._nearly_over, pending)
@@ -203,7 +203,7 @@ class Deadlines:
         elif pending.stage in (Stage.QUEUED, Stage.ORPHANED):
             self._add_due(pending, CloseReason.UNSTARTED)
 
-    def _nearly_over(self, pending: Pending) -> None:
+    def _nearly_over(self, pending: PendingCall) -> None:
         if not pending.is_open:
             return
         # After a pause of the process, ask the ledger before answering: the outcome may have been
@@ -213,13 +213,13 @@ class Deadlines:
         self._at(max(pending.deadline, now + min(behind, _LONGEST_ASK)), self._over, pending)
         self._add_due(pending, CloseReason.DEADLINE)
 
-    def _over(self, pending: Pending) -> None:
+    def _over(self, pending: PendingCall) -> None:
         if pending.is_open:
             may_have_run = not pending.is_unsent or pending.may_be_known
             executed = Executed.UNKNOWN if may_have_run else Executed.NO
             self._calls.resolve(pending, unreachable(executed, is_full=self._transport.is_full))
 
-    def _add_due(self, pending: Pending, reason: CloseReason) -> None:
+    def _add_due(self, pending: PendingCall, reason: CloseReason) -> None:
         """Close all calls that are due in the same iteration of the event loop together."""
         due = self._due[reason]
         due.append(pending)
@@ -231,7 +231,7 @@ class Deadlines:
         for start in range(0, len(due), _GROUP):
             self._closing.start(self._close(due[start : start + _GROUP], reason))
 
-    async def _close(self, calls: Sequence[Pending], reason: CloseReason) -> None:
+    async def _close(self, calls: Sequence[PendingCall], reason: CloseReason) -> None:
         give_up_at = time.monotonic() + _ASKED_FOR[reason]
         try:
             async with asyncio.timeout(_ASKED_FOR[reason]), self._turns[reason]:
@@ -253,11 +253,11 @@ class Deadlines:
             for pending, answer in zip(calls, answers, strict=True):
                 self._take(pending, answer, reason)
 
-    def _cancel_again(self, pending: Pending) -> None:
+    def _cancel_again(self, pending: PendingCall) -> None:
         if pending.is_open:
             self._add_due(pending, CloseReason.CANCEL)
 
-    def _take(self, pending: Pending, answer: LedgerAnswer, reason: CloseReason) -> None:
+    def _take(self, pending: PendingCall, answer: LedgerAnswer, reason: CloseReason) -> None:
         match answer.state:
             case CallState.WAITING | CallState.APPROVED | CallState.ATTACHED:
                 self._calls.approval_required(pending)  # it was approved, or sent, meanwhile
@@ -276,7 +276,7 @@ class Deadlines:
             case _:
                 self._calls.settled(answer.outcome)
 
-    def _closing_of(self, pending: Pending, reason: CloseReason) -> Closing:
+    def _closing_of(self, pending: PendingCall, reason: CloseReason) -> Closing:
         code = _code(reason)
         is_lost = code is not Code.CANCELLED and self._calls.has_lost_its_worker(pending)
         of_running = Code.WORKER_LOST if is_lost else Code.TIMEOUT
@@ -296,7 +296,7 @@ class Deadlines:
         )
 
 
-def _unclaimed(pending: Pending, reason: CloseReason) -> Outcome:
+def _unclaimed(pending: PendingCall, reason: CloseReason) -> Outcome:
     """The outcome of a call that was not started."""
     if reason is CloseReason.UNAPPROVED and pending.message.approval is None:
         return not_queued(Code.DENIED, outcomes.NOBODY_APPROVED)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.ledger.protocols import CloseReason, Closing
 from toolpool.contract.outcome import Executed, Outcome
-from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.pending import PendingCall
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.outcomes import forgotten
 
@@ -58,7 +58,7 @@ class EndedCalls:
         self._sent_restored_in = ""
         """The last epoch for which the calls sent before it were added to `_unrestored`."""
 
-    def note(self, pending: Pending, outcome: Outcome) -> None:
+    def note(self, pending: PendingCall, outcome: Outcome) -> None:
         """Remember the outcome of a call, if it applies to all of the call's callers."""
         is_known = pending.is_recorded or bool(pending.epoch)
         is_known = is_known or outcome.executed is not Executed.UNKNOWN
@@ -72,11 +72,11 @@ class EndedCalls:
         while len(self._ends) > _REMEMBERED_AT_MOST:
             self._ends.popitem(last=False)
 
-    def end_as_forgotten(self, pending: Pending) -> None:
+    def end_as_forgotten(self, pending: PendingCall) -> None:
         """End the record of a call that needs approval and may have run before a loss of data."""
         self._unrestored[pending.root] = self._end_of(pending.root, pending, forgotten())
 
-    def sent_before_loss(self, pending: Pending) -> None:
+    def sent_before_loss(self, pending: PendingCall) -> None:
         """End the record of a call that was sent before the server lost its record."""
         if self._sent_restored_in == self._transport.epoch:  # else it is restored with the others
             self.end_as_forgotten(pending)
@@ -122,7 +122,7 @@ class EndedCalls:
                 if answer.outcome and self._calls.find(end.key) is not None:
                     self._calls.settled(answer.outcome)
 
-    def _end_of(self, key: str, pending: Pending, outcome: Outcome) -> _End:
+    def _end_of(self, key: str, pending: PendingCall, outcome: Outcome) -> _End:
         """The outcome in encoded form, because the host gets its data and may change them."""
         kept = pending.keep
         if outcome.executed is not Executed.NO:

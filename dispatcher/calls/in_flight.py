@@ -27,7 +27,7 @@ from toolpool.dispatcher.calls.ended_calls import EndedCalls
 from toolpool.dispatcher.calls.fleet_circuits import FleetCircuits
 from toolpool.dispatcher.calls.late_writes import LateWrites
 from toolpool.dispatcher.calls.live_workers import LiveWorkers
-from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pending import PendingCall, Stage
 from toolpool.dispatcher.calls.pulse import beat
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.queue_routes import QueueRoutes
@@ -51,11 +51,11 @@ _RECORD_LOOKS = 20
 class ApprovalHandler(Protocol):
     """Handles the calls that wait for a person's approval."""
 
-    def look(self, pending: Pending) -> None:
+    def look(self, pending: PendingCall) -> None:
         """Check the ledger's state of a call that needs approval, or needed it."""
         ...
 
-    def decided(self, pending: Pending, decision: bytes) -> None:
+    def decided(self, pending: PendingCall, decision: bytes) -> None:
         """Handle the decision about a call."""
         ...
 
@@ -70,7 +70,7 @@ class InFlightCalls(Calls):
         self._transport = services.transport
         self._settings = settings
         self._observers = observers
-        self._open: dict[str, Pending] = {}
+        self._open: dict[str, PendingCall] = {}
         """The open calls by root."""
         names = RedisKeys(settings.key_prefix)
         fleet = LiveWorkers(services.transport, services.envelope, names)
@@ -155,7 +155,7 @@ class InFlightCalls(Calls):
         since: float,
         *,
         is_behind: bool = False,
-    ) -> Pending:
+    ) -> PendingCall:
         """Send an accepted call, or join it if it is already open.
 
         Its deadlines count from `since`, the time at which the earlier calls of its turn had ended.
@@ -173,20 +173,20 @@ class InFlightCalls(Calls):
             self._send(pending)
         return pending
 
-    def send_run(self, run: Pending) -> None:
+    def send_run(self, run: PendingCall) -> None:
         """Send a run that equal calls share."""
         self._open[run.root] = run
         self._deadlines.watch(run, alone=True)
         self._rate_gate.submit(run)
 
-    def send_alone(self, pending: Pending) -> None:
+    def send_alone(self, pending: PendingCall) -> None:
         """Send a call that shares no run."""
         self._deadlines.watch(pending, alone=True)
         self._rate_gate.submit(pending)
 
     def hold(
         self, call: ToolCall, spec: ToolSpec, turn: TurnOptions, since: float
-    ) -> tuple[Pending, bool]:
+    ) -> tuple[PendingCall, bool]:
         """Hold a call until `send_held`. Returns it, and whether a person has to be asked about it.
 
         The call counts as waiting, and is refused like any other call if there is no room for it.
@@ -197,7 +197,7 @@ class InFlightCalls(Calls):
             return pending, pending.is_held
         return pending, False
 
-    def take_over(self, request: ApprovalRequest, spec: ToolSpec, *, left: float) -> Pending:
+    def take_over(self, request: ApprovalRequest, spec: ToolSpec, *, left: float) -> PendingCall:
         """Hold a call that another dispatcher held before, as `hold` does."""
         pending = self._open[root_of(request.message.key)] = pending_factory.taken_over(
             request,
@@ -209,22 +209,22 @@ class InFlightCalls(Calls):
         )
         return pending
 
-    def keep_approval(self, pending: Pending) -> None:
+    def keep_approval(self, pending: PendingCall) -> None:
         """Ensure that a call that needs approval is answered, even if the server fails."""
         if not pending.is_held:
             pending.is_held = True
             self._pump.hold(pending, always=True)
         self._deadlines.watch_approval(pending)
 
-    def unapproved(self, pending: Pending) -> None:
+    def unapproved(self, pending: PendingCall) -> None:
         """End a call that was not approved in time, or was sent during its approval."""
         self._deadlines.close_unapproved(pending)
 
-    async def end_record(self, pending: Pending) -> bool:
+    async def end_record(self, pending: PendingCall) -> bool:
         """End the record of an answered call. Returns whether the server confirmed it."""
         return await self._deadlines.end_record(pending)
 
-    def send_held(self, pending: Pending, *, is_sent: bool) -> None:
+    def send_held(self, pending: PendingCall, *, is_sent: bool) -> None:
         """Send an approved call, if it may still be sent; join a call that `is_sent`."""
         if pending.is_held:
             self._remove_held(pending)
@@ -235,7 +235,7 @@ class InFlightCalls(Calls):
             self._unless_refused(pending, self._send)
 
     @override
-    def approval_required(self, pending: Pending) -> None:
+    def approval_required(self, pending: PendingCall) -> None:
         if not pending.is_open:
             return
         is_lost = pending.stage is Stage.RUNNING and not pending.message.rerunnable
@@ -257,26 +257,26 @@ class InFlightCalls(Calls):
         return self._recovery.reported_epoch
 
     @override
-    def restart_queue_wait(self, pending: Pending) -> None:
+    def restart_queue_wait(self, pending: PendingCall) -> None:
         pending.restart_queue_wait(time.monotonic() + self._settings.queue_timeout)
         self._deadlines.watch(pending, alone=True)
 
     @override
-    def decided(self, pending: Pending, decision: bytes) -> None:
+    def decided(self, pending: PendingCall, decision: bytes) -> None:
         self.approvals.decided(pending, decision)
 
-    def _remove_held(self, pending: Pending) -> None:
+    def _remove_held(self, pending: PendingCall) -> None:
         pending.is_held = False
         self._pump.remove_held(pending)
 
-    def _send(self, pending: Pending) -> None:
+    def _send(self, pending: PendingCall) -> None:
         if self._observers.tracers and (headers := self._observers.trace(pending)) is not None:
             pending.traced(headers)
         if self._observers.listeners["accepted"]:
             self._observers.call("accepted", pending)
         self._rate_gate.submit(pending)
 
-    def open_unsent(self, call: ToolCall, spec: ToolSpec, turn: TurnOptions) -> Pending:
+    def open_unsent(self, call: ToolCall, spec: ToolSpec, turn: TurnOptions) -> PendingCall:
         """Open a call only to cancel it; nothing is sent.
 
         Its record is kept for `dedup_ttl`, so that another dispatcher whose turn waits finds it
@@ -292,7 +292,7 @@ class InFlightCalls(Calls):
 
     def answer(
         self, call: ToolCall, spec: ToolSpec, turn: TurnOptions, since: float, refusal: Outcome
-    ) -> Pending:
+    ) -> PendingCall:
         """Answer a call without sending it; one that was dispatched before gets its own result."""
         pending, is_new = self._accept(call, spec, turn, since)
         if is_new:
@@ -347,7 +347,7 @@ class InFlightCalls(Calls):
         since: float,
         *,
         is_watched: bool = True,
-    ) -> tuple[Pending, bool]:
+    ) -> tuple[PendingCall, bool]:
         """Return the open call, with its deadlines enforced, and whether it is new."""
         is_own = spec.secrets is not msgspec.UNSET
         user = pending_factory.user_of(turn) if is_own else None
@@ -375,7 +375,7 @@ class InFlightCalls(Calls):
         spec: ToolSpec,
         session: str | None,
         work: Coroutine[Any, Any, Outcome],
-    ) -> Pending:
+    ) -> PendingCall:
         """Answer a call in this dispatcher with the outcome of `work`, which never raises."""
         pending = pending_factory.answered_here(call, spec, session)
         self._open[pending.root] = pending
@@ -389,7 +389,7 @@ class InFlightCalls(Calls):
 
     async def adopt(
         self, found: BackgroundCall, spec: ToolSpec, *, is_wanted: bool = True
-    ) -> Pending:
+    ) -> PendingCall:
         """Take over a call that another dispatcher published, with its outcome if it has one.
 
         A call that is not wanted is only cancelled, and is not sent again. Raises what the
@@ -433,40 +433,40 @@ class InFlightCalls(Calls):
             self.resolve(pending, failure(Code.WORKER_LOST, "", Executed.UNKNOWN))
         return pending
 
-    def root(self, key: str) -> Pending | None:
+    def root(self, key: str) -> PendingCall | None:
         """The open call of this record, or of the record of another of its retries."""
         return self._open.get(root_of(key))
 
     @override
-    def refuse(self, pending: Pending, outcome: Outcome) -> None:
+    def refuse(self, pending: PendingCall, outcome: Outcome) -> None:
         if self.available.is_closed and pending.may_be_known:
             self.resolve(pending, msgspec.structs.replace(outcome, executed=Executed.UNKNOWN))
             return
         self._refusals.refuse(pending, outcome)
 
     @override
-    def join(self, pending: Pending) -> None:
+    def join(self, pending: PendingCall) -> None:
         self._pump.queue_of(pending).adopt(pending)
         self.in_background(self._recovery.released(pending))
 
     @override
-    def denial(self, pending: Pending) -> Outcome | None:
+    def denial(self, pending: PendingCall) -> Outcome | None:
         return self.available.denial(pending.as_run) if self._switches.on else None
 
     @override
-    def rate_wait_ended(self, pending: Pending) -> None:
+    def rate_wait_ended(self, pending: PendingCall) -> None:
         self._rate_gate.rate_wait_ended(pending)
 
-    def move_to_background(self, pending: Pending, kept: float) -> None:
+    def move_to_background(self, pending: PendingCall, kept: float) -> None:
         """Move the call to the background; its outcome is kept for `kept` seconds."""
         self._pump.move_to_background(pending)
         pending.move_to_background(kept)
 
-    async def end_of_write(self, pending: Pending, since: float) -> bool:
+    async def end_of_write(self, pending: PendingCall, since: float) -> bool:
         """Whether an answered write has ended; see `LateWrites.end_of`."""
         return await self._late_writes.end_of(pending, since)
 
-    async def cancel(self, calls: Sequence[Pending]) -> None:
+    async def cancel(self, calls: Sequence[PendingCall]) -> None:
         """End calls for every dispatcher; each is answered `aborted.cancelled`.
 
         A background call stays open if the server does not confirm its end.
@@ -478,18 +478,18 @@ class InFlightCalls(Calls):
         self._deadlines.close_abandoned(shared)
         await self._end(calls, everywhere=True)
 
-    async def leave(self, calls: Sequence[Pending]) -> None:
+    async def leave(self, calls: Sequence[PendingCall]) -> None:
         """End calls unless another dispatcher waits for them.
 
         In any case, each is answered here.
         """
         await self._end(calls, everywhere=False)
 
-    async def _end(self, calls: Sequence[Pending], *, everywhere: bool) -> None:
+    async def _end(self, calls: Sequence[PendingCall], *, everywhere: bool) -> None:
         if calls and (left := self._run_sharing.leave(calls)):
             await self._deadlines.cancel(left, everywhere=everywhere)
 
-    def resolve(self, pending: Pending, outcome: Outcome) -> None:
+    def resolve(self, pending: PendingCall, outcome: Outcome) -> None:
         """Answer a call; only the first answer counts."""
         if pending.outcome is not None:
             return
@@ -521,7 +521,7 @@ class InFlightCalls(Calls):
         if pending.share is not None:
             self._run_sharing.over(pending)
 
-    def _note_failure(self, pending: Pending, outcome: Outcome) -> None:
+    def _note_failure(self, pending: PendingCall, outcome: Outcome) -> None:
         must_not_run = outcome.executed is Executed.NO or outcome.code is Code.CANCELLED
         may_be_asked_again = pending.may_be_known and not pending.is_run
         is_noted_later = pending.on_answered is not None  # it needed approval
@@ -530,11 +530,11 @@ class InFlightCalls(Calls):
         if pending.spec.effects is Effects.WRITE and may_still_run(outcome):
             self._late_writes.watch(pending)
 
-    def _submit_again(self, pending: Pending) -> None:
+    def _submit_again(self, pending: PendingCall) -> None:
         if pending.is_open:
             self._unless_refused(pending, self._rate_gate.submit)
 
-    def _unless_refused(self, pending: Pending, send: Callable[[Pending], None]) -> None:
+    def _unless_refused(self, pending: PendingCall, send: Callable[[PendingCall], None]) -> None:
         """Send a call unless it is refused now.
 
         It is checked again because it may have been accepted long ago.
@@ -547,39 +547,39 @@ class InFlightCalls(Calls):
             send(pending)
 
     @override
-    def has_lost_its_worker(self, pending: Pending) -> bool:
+    def has_lost_its_worker(self, pending: PendingCall) -> bool:
         return self._recovery.has_lost_its_worker(pending)
 
     @override
-    def started(self, pending: Pending, worker: str) -> None:
+    def started(self, pending: PendingCall, worker: str) -> None:
         pending.worker = worker
         self._recovery.queue_watch.started(pending.queue, pending.published_at)
         self._observers.started(pending, worker)
         self._pump.queue_of(pending).started(pending)
 
     @override
-    def progressed(self, pending: Pending, progress: Progress) -> None:
+    def progressed(self, pending: PendingCall, progress: Progress) -> None:
         self._observers.progressed(pending, progress)
 
     @override
-    def released(self, pending: Pending) -> None:
+    def released(self, pending: PendingCall) -> None:
         self._observers.call("released", pending)
         self.in_background(self._recovery.released(pending))
 
     @override
-    def limited(self, pending: Pending, limits: tuple[Limit, ...]) -> None:
+    def limited(self, pending: PendingCall, limits: tuple[Limit, ...]) -> None:
         if pending.is_open and pending.stage is Stage.QUEUED:
             self._rate_gate.hold_again(pending, limits)
 
     @override
-    def passed(self, pending: Pending, reason: str) -> None:
-        self.in_background(self._recovery.passed(pending, reason))
+    def unclaimed(self, pending: PendingCall, reason: str) -> None:
+        self.in_background(self._recovery.unclaimed(pending, reason))
         if reason and not pending.republished:  # if passed again, it waits for the next survey
             self._server_monitor.soon()
 
     @override
     def ended(self, keys: Iterable[str]) -> None:
-        self._late_writes.heard(keys)
+        self._late_writes.record_ends(keys)
 
     @override
     def asked(self, question: Question) -> None:
@@ -590,21 +590,21 @@ class InFlightCalls(Calls):
         self._reply_reader.take(reply)
 
     @override
-    def known(self, pending: Pending, reply: bytes) -> None:
+    def known(self, pending: PendingCall, reply: bytes) -> None:
         pending.is_new_outcome = False
         self._reply_reader.take(reply)
 
     @override
-    def abandoned(self, calls: Sequence[Pending]) -> None:
+    def abandoned(self, calls: Sequence[PendingCall]) -> None:
         self._deadlines.close_abandoned(calls)
 
     @override
-    def find(self, key: str) -> Pending | None:
+    def find(self, key: str) -> PendingCall | None:
         pending = self._open.get(key) or self._open.get(root_of(key))
         return pending if pending is not None and pending.message.key == key else None
 
     @override
-    def all_open(self) -> Collection[Pending]:
+    def all_open(self) -> Collection[PendingCall]:
         return self._open.values()
 
     @override

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 
 from toolpool.contract.errors import ServerError
-from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.pending import PendingCall
 
 LEASES_TO_WAIT = 2
 """After this many lease times, a lost worker has stopped its writes."""
@@ -25,19 +25,19 @@ class LateWrites:
         """How many seconds after the answer a report about the write can still arrive."""
         self._unended: dict[str, asyncio.Event] = {}
 
-    def watch(self, pending: Pending) -> None:
+    def watch(self, pending: PendingCall) -> None:
         """Track an answered write, for longer than any call waits for it."""
         key = pending.key
         self._unended[key] = asyncio.Event()
         asyncio.get_running_loop().call_later(2 * self.patience, self._unended.pop, key, None)
 
-    def heard(self, keys: Iterable[str]) -> None:
+    def record_ends(self, keys: Iterable[str]) -> None:
         """Record that these writes have ended, or that their end no longer matters."""
         for key in keys:
             if (ended := self._unended.get(key)) is not None:
                 ended.set()
 
-    async def end_of(self, pending: Pending, since: float) -> bool:
+    async def end_of(self, pending: PendingCall, since: float) -> bool:
         """Return whether an answered write has ended, after waiting while its end may be reported.
 
         The write cannot have been started after `since`, on the monotonic clock. A background call
@@ -47,7 +47,7 @@ class LateWrites:
             return False
         return await self.wait(pending, since + self.patience - time.monotonic())
 
-    async def wait(self, pending: Pending, seconds: float) -> bool:
+    async def wait(self, pending: PendingCall, seconds: float) -> bool:
         """Return whether an answered write is known to have ended within `seconds`."""
         ended = self._unended.get(pending.key)
         if ended is None:

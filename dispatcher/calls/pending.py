@@ -81,7 +81,7 @@ _STATES: Mapping[Stage, State] = {
 }
 
 
-class Pending(msgspec.Struct, eq=False):
+class PendingCall(msgspec.Struct, eq=False):
     """An open call. `start_by` ends the queue wait, `deadline` the call (monotonic clock).
 
     Its methods change what belongs together.
@@ -147,7 +147,7 @@ class Pending(msgspec.Struct, eq=False):
     """The deadline that its approval set, even if it passes the rate gate again."""
     is_held: bool = False
     """Whether it counts as one of its session's waiting calls although it is on no queue."""
-    on_answered: "Callable[[Pending], None] | None" = None
+    on_answered: "Callable[[PendingCall], None] | None" = None
     share: "SharedRun | None" = None
     """The shared run that it belongs to, or that it is itself."""
     is_run: bool = False
@@ -236,7 +236,7 @@ class Pending(msgspec.Struct, eq=False):
         return self.share is not None and not self.is_run
 
     @property
-    def followers(self) -> "Sequence[Pending]":
+    def followers(self) -> "Sequence[PendingCall]":
         """The calls that start, and report progress, with it."""
         return tuple(self.share.askers) if self.share is not None and self.is_run else (self,)
 
@@ -422,7 +422,7 @@ class Pending(msgspec.Struct, eq=False):
         if outcome.executed is not Executed.NO:
             self.ran_before = outcome
 
-    def follow_run(self, run: "Pending") -> None:
+    def follow_run(self, run: "PendingCall") -> None:
         """Copy the attempts and time limits of a shared run, for observers."""
         self.retries = run.retries
         if run.reported_as == self.root:

@@ -17,7 +17,7 @@ from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.contract.redis_keys import retry_key, retry_of, root_of
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
-from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.pending import PendingCall
 from toolpool.dispatcher.formats.call_ids import is_unique
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.turn_options import TurnOptions
@@ -86,7 +86,7 @@ def accepted(
     settings: Settings,
     queue: str,
     epoch: str,
-) -> Pending:
+) -> PendingCall:
     """Return a call accepted in this server epoch; its deadlines count from `since`."""
     assert call.arguments is not None
     timeout, rerunnable = timeout_of(spec, turn), spec.rerunnable
@@ -106,7 +106,7 @@ def accepted(
         verdict=call.verdict,
         idempotency=_idempotency_of(call, turn, settings.tenant) if spec.injected else "",
     )
-    return Pending(
+    return PendingCall(
         root=key,
         call=call,
         spec=spec,
@@ -125,7 +125,7 @@ def accepted(
     )
 
 
-def shared_by(askers: Sequence[Pending], key: str, *, keep: float) -> Pending:
+def shared_by(askers: Sequence[PendingCall], key: str, *, keep: float) -> PendingCall:
     """The shared run of equal calls, which may last as long as any of them waits.
 
     The first call stands for all: it is queued in that call's session, and the worker and the
@@ -134,7 +134,7 @@ def shared_by(askers: Sequence[Pending], key: str, *, keep: float) -> Pending:
     """
     first, retries = askers[0], retry_of(key)
     spec, message = first.spec, first.message
-    return Pending(
+    return PendingCall(
         root=root_of(key),
         call=first.call,
         spec=spec,
@@ -172,7 +172,7 @@ def deadline_of(spec: ToolSpec, turn: TurnOptions, *, since: float, queue_timeou
     return since + queue_timeout + timeout_of(spec, turn) + ANSWER_MARGIN_SECONDS
 
 
-def answered_here(call: ToolCall, spec: ToolSpec, session: str | None) -> Pending:
+def answered_here(call: ToolCall, spec: ToolSpec, session: str | None) -> PendingCall:
     """A call that this dispatcher answers itself: it is on no queue and has no deadline."""
     now = time.monotonic()
     message = CallMessage(
@@ -183,7 +183,7 @@ def answered_here(call: ToolCall, spec: ToolSpec, session: str | None) -> Pendin
         arguments={},
         session=session,
     )
-    return Pending(
+    return PendingCall(
         root=message.key,
         call=call,
         spec=spec,
@@ -219,10 +219,10 @@ def taken_over(
     queue: str,
     settings: Settings,
     server_now: float,
-) -> Pending:
+) -> PendingCall:
     """A call for which another dispatcher requested approval, with `left` seconds to approve it."""
     message, now = request.message, time.monotonic()
-    return Pending(
+    return PendingCall(
         root=root_of(message.key),
         call=_call_of(message, request),
         spec=spec,
@@ -269,7 +269,7 @@ def adopted(
     queue: str,
     settings: Settings,
     server_now: float,
-) -> Pending:
+) -> PendingCall:
     """Another dispatcher's call, at its last attempt; `states` are those of its records.
 
     If there is no record, the dispatcher that returned the handle may not have sent the call, so it
@@ -283,7 +283,7 @@ def adopted(
     message = msgspec.structs.replace(found.message, key=keys[last], retries=retries)
     start_by = now + found.started_at + settings.queue_timeout - server_now
     may_still_start = states[last] is None and start_by > now
-    return Pending(
+    return PendingCall(
         root=root_of(message.key),
         call=_call_of(message, found),
         spec=spec,

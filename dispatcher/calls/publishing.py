@@ -9,7 +9,7 @@ from toolpool.contract.errors import ServerUnavailable
 from toolpool.contract.ledger.answers import CallState, LedgerAnswer
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.outcome import Code, Executed, failure
-from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pending import PendingCall, Stage
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.outcomes import forgotten, unreachable
 
@@ -24,11 +24,11 @@ class Queue(Protocol):
 
     name: str
 
-    def started(self, pending: Pending) -> None:
+    def started(self, pending: PendingCall) -> None:
         """Record that a worker has claimed a call."""
         ...
 
-    def orphaned(self, pending: Pending) -> None:
+    def orphaned(self, pending: PendingCall) -> None:
         """Record that no worker will start a call."""
         ...
 
@@ -45,7 +45,7 @@ class Publisher:
         self._queue = queue
 
     async def publish(
-        self, taken: list[Pending], *, sent: bool = False, epoch: str | None = None
+        self, taken: list[PendingCall], *, sent: bool = False, epoch: str | None = None
     ) -> bool:
         """Publish until the server confirms.
 
@@ -72,7 +72,7 @@ class Publisher:
                 break  # it may reopen as a retry, submitted later
         return False
 
-    def _give_up_overdue(self, taken: list[Pending], *, sent: bool) -> None:
+    def _give_up_overdue(self, taken: list[PendingCall], *, sent: bool) -> None:
         now = time.monotonic()
         for pending in taken:
             if pending.start_by <= now:
@@ -81,7 +81,7 @@ class Publisher:
                 is_full = self._transport.is_full
                 self._calls.resolve(pending, unreachable(executed, is_full=is_full))
 
-    async def _publish_once(self, taken: list[Pending], nonce: str, epoch: str | None) -> None:
+    async def _publish_once(self, taken: list[PendingCall], nonce: str, epoch: str | None) -> None:
         """Publish once.
 
         `epoch` is the server's epoch from before any message that it may have accepted.
@@ -105,7 +105,7 @@ class Publisher:
         )
         confirmed_at = time.monotonic()
         self._observers.notify("sent", self._queue.name, len(taken))
-        abandoned: list[Pending] = []
+        abandoned: list[PendingCall] = []
         for pending, message, answer in zip(taken, batch.calls, answers, strict=True):
             if pending.outcome is not None:
                 abandoned += [pending] if answer.state is CallState.NEW else []
@@ -119,7 +119,7 @@ class Publisher:
         if abandoned:
             self._calls.abandoned(abandoned)
 
-    def _take(self, pending: Pending, answer: LedgerAnswer) -> None:
+    def _take(self, pending: PendingCall, answer: LedgerAnswer) -> None:
         if pending.stage is Stage.PUBLISHING:
             pending.move_to(Stage.QUEUED)
             if self._observers.listeners["queued"]:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Collection
 
 from toolpool.contract.observer_dispatch import PULSE_SECONDS
-from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pending import PendingCall, Stage
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.services import Calls
 from toolpool.dispatcher.observer import Observers, Pulse
@@ -40,7 +40,7 @@ async def beat(calls: Calls, pump: Pump, observers: Observers) -> None:
         await asyncio.sleep(PULSE_SECONDS)
 
 
-def _oldest_waiting(calls: Collection[Pending], pump: Pump, now: float) -> float:
+def _oldest_waiting(calls: Collection[PendingCall], pump: Pump, now: float) -> float:
     """The age of the oldest call that waits for a worker, in seconds.
 
     `calls` are in order of acceptance. Calls that a limit of their tool or session holds back do

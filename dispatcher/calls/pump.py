@@ -1,7 +1,7 @@
 """Puts each call on its queue. The queues send their calls in fair micro-batches."""
 
 from toolpool.contract.outcome import Code
-from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pending import PendingCall, Stage
 from toolpool.dispatcher.calls.queue_pump import PumpState, QueuePump
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.outcomes import not_queued, server_full
@@ -30,13 +30,13 @@ class Pump:
         """The number of calls that were sent and that no worker has started."""
         return sum(queue.unstarted for queue in self._shared.queues.values())
 
-    def submit(self, pending: Pending) -> None:
+    def submit(self, pending: PendingCall) -> None:
         """Accept a call; answer it `exception.overloaded` at once if there is no room for it."""
         has_room = self._shared.waiting < self._few and not self._services.transport.is_full
         if has_room or self._has_room(pending):
             self.queue_of(pending).submit(pending)
 
-    def hold(self, pending: Pending, *, always: bool = False) -> bool:
+    def hold(self, pending: PendingCall, *, always: bool = False) -> bool:
         """Count a call that is on no queue as waiting.
 
         Returns False if the call is refused instead. `always` admits a call that already waits for
@@ -47,18 +47,18 @@ class Pump:
             self._shared.hold(pending.flow, 1)
         return has_room
 
-    def remove_held(self, pending: Pending) -> None:
+    def remove_held(self, pending: PendingCall) -> None:
         """Stop counting a held call as waiting."""
         self._shared.hold(pending.flow, -1)
         self._shared.forget_if_empty(pending.flow)
 
-    def admit(self, pending: Pending) -> None:
+    def admit(self, pending: PendingCall) -> None:
         """Queue a call that was held."""
         self._shared.hold(pending.flow, -1)
         self.submit(pending)
         self._shared.forget_if_empty(pending.flow)
 
-    def _has_room(self, pending: Pending) -> bool:
+    def _has_room(self, pending: PendingCall) -> bool:
         settings, session = self._services.settings, self._shared.sessions.get(pending.flow)
         if self._services.transport.is_full:
             self._calls.refuse(pending, server_full(_RETRY_AFTER_SECONDS))
@@ -71,7 +71,7 @@ class Pump:
             return False
         return True
 
-    def queue_of(self, pending: Pending) -> QueuePump:
+    def queue_of(self, pending: PendingCall) -> QueuePump:
         """The queue of a call.
 
         A tool with a concurrency cap has its own, so it holds up no other.
@@ -86,12 +86,12 @@ class Pump:
         queue.cap = spec.concurrency  # a redeclared tool may have another cap
         return queue
 
-    def move_to_background(self, pending: Pending) -> None:
+    def move_to_background(self, pending: PendingCall) -> None:
         """Record that the call moves to the background, before it is marked so."""
         if pending.queue:
             self.queue_of(pending).move_to_background(pending)
 
-    def done(self, pending: Pending) -> None:
+    def done(self, pending: PendingCall) -> None:
         """Record that the call was answered."""
         if pending.queue:
             self.queue_of(pending).done(pending)
@@ -101,12 +101,12 @@ class Pump:
         for queue in self._shared.queues.values():
             queue.close()
 
-    def take_back(self, pending: Pending) -> None:
+    def take_back(self, pending: PendingCall) -> None:
         """Take a call off its queue; it has to pass the rate gate again."""
         self.done(pending)
         pending.move_to(Stage.NEW)
 
-    def reroute(self, pending: Pending, queue: str) -> None:
+    def reroute(self, pending: PendingCall, queue: str) -> None:
         """Move a call to another queue, wherever it is."""
         known = self.queue_of(pending)
         if pending.stage is Stage.NEW:

@@ -12,7 +12,7 @@ import msgspec
 
 from toolpool.contract.spec import BATCH_CALLS, RunIn
 from toolpool.dispatcher.calls.batching import BatchSizing, next_batch
-from toolpool.dispatcher.calls.pending import UNSTARTED, Pending, Stage
+from toolpool.dispatcher.calls.pending import UNSTARTED, PendingCall, Stage
 from toolpool.dispatcher.calls.publishing import Publisher
 from toolpool.dispatcher.calls.services import Calls, Services
 
@@ -34,7 +34,7 @@ class _Flow(msgspec.Struct, eq=False):
     """One session's calls for one queue."""
 
     session: Session
-    waiting: OrderedDict[Pending, None] = msgspec.field(default_factory=OrderedDict)
+    waiting: OrderedDict[PendingCall, None] = msgspec.field(default_factory=OrderedDict)
     in_flight: int = 0
     in_ring: bool = False
 
@@ -119,7 +119,7 @@ class QueuePump:
         """The number of calls that were sent and that no worker has started."""
         return self._unstarted
 
-    def submit(self, pending: Pending) -> None:
+    def submit(self, pending: PendingCall) -> None:
         """Queue a call behind the others of its session."""
         flow = self._flow(pending.flow)
         pending.move_to(Stage.WAITING)
@@ -136,28 +136,28 @@ class QueuePump:
         if self._sending is None and not self._is_closed and self._may_send():
             self._sending = asyncio.ensure_future(self._send())
 
-    def started(self, pending: Pending) -> None:
+    def started(self, pending: PendingCall) -> None:
         """Record that a worker has claimed the call, which makes room for another."""
         self._leave_queue(pending, Stage.RUNNING)
 
-    def orphaned(self, pending: Pending) -> None:
+    def orphaned(self, pending: PendingCall) -> None:
         """Record that no worker will start the call, so that it does not hold back others."""
         self._leave_queue(pending, Stage.ORPHANED)
 
-    def move_to_background(self, pending: Pending) -> None:
+    def move_to_background(self, pending: PendingCall) -> None:
         """Record that the call moves to the background, which makes room in its session."""
         flow = self._flows.get(pending.flow)
         if flow is not None and not pending.in_background and pending.is_in_flight:
             flow.session.in_flight -= 1
             self._shared.has_room(pending.flow)
 
-    def _leave_queue(self, pending: Pending, stage: Stage) -> None:
+    def _leave_queue(self, pending: PendingCall, stage: Stage) -> None:
         was_unstarted = pending.is_unstarted
         if pending.move_to(stage) and was_unstarted:
             self._unstarted -= 1
             self.wake()
 
-    def blocked_by(self, pending: Pending) -> str:
+    def blocked_by(self, pending: PendingCall) -> str:
         """Why a call that waits here was not sent: `concurrency`, `session_limit` or `workers`."""
         if self.cap is not None and self._in_flight >= self.cap:
             return "concurrency"
@@ -165,7 +165,7 @@ class QueuePump:
         is_limited = session is not None and session.in_flight >= self._most_in_flight
         return "session_limit" if is_limited else "workers"
 
-    def adopt(self, pending: Pending) -> None:
+    def adopt(self, pending: PendingCall) -> None:
         """Take over a call that another dispatcher published; a started call stays started."""
         if pending.stage not in (Stage.NEW, Stage.WAITING):
             return
@@ -176,7 +176,7 @@ class QueuePump:
         pending.move_to(Stage.QUEUED)
         self._unstarted += 1
 
-    def leave(self, pending: Pending) -> None:
+    def leave(self, pending: PendingCall) -> None:
         """Remove a published call that moves to another queue."""
         flow = self._flows[pending.flow]
         self._unstarted -= pending.is_unstarted
@@ -184,18 +184,18 @@ class QueuePump:
         self._forget_if_empty(pending.flow, flow)
         self.wake()
 
-    def enter(self, pending: Pending) -> None:
+    def enter(self, pending: PendingCall) -> None:
         """Add a published call that comes from another queue."""
         flow = self._flow(pending.flow)
         self._count_in_flight(flow, 1, of_session=not pending.in_background)
         self._unstarted += pending.is_unstarted
 
-    def published_again(self, pending: Pending) -> None:
+    def published_again(self, pending: PendingCall) -> None:
         """Record that a call, which a worker had started, waits to be started again."""
         if pending.stage in (Stage.RUNNING, Stage.ORPHANED) and pending.move_to(Stage.QUEUED):
             self._unstarted += 1
 
-    def done(self, pending: Pending) -> None:
+    def done(self, pending: PendingCall) -> None:
         """Record that the call was answered, wherever it was."""
         if pending.stage is Stage.NEW:
             return
@@ -239,7 +239,7 @@ class QueuePump:
             self._join_ring(name, flow)
             self.wake()
 
-    def _stop_waiting(self, pending: Pending) -> None:
+    def _stop_waiting(self, pending: PendingCall) -> None:
         flow = self._flow(pending.flow)
         self._remove_waiting(flow, pending)
         self._forget_if_empty(pending.flow, flow)
@@ -249,7 +249,7 @@ class QueuePump:
             flow.in_ring = True
             self._ring.append(name)
 
-    def _remove_waiting(self, flow: _Flow, pending: Pending) -> None:
+    def _remove_waiting(self, flow: _Flow, pending: PendingCall) -> None:
         flow.waiting.pop(pending, None)
         self._waiting -= 1
         self._shared.waiting -= 1
@@ -282,9 +282,9 @@ class QueuePump:
         )
         return self._next_size > 0
 
-    def _take(self) -> list[Pending]:
+    def _take(self) -> list[PendingCall]:
         """The next batch, one call per session in turn."""
-        taken: list[Pending] = []
+        taken: list[PendingCall] = []
         size = 0
         settings = self._settings
         too_late = time.monotonic() + min(_TOO_LATE_SECONDS, settings.queue_timeout / 4)
@@ -314,7 +314,7 @@ class QueuePump:
                 self._join_ring(name, flow)
         return taken
 
-    def _first(self, flow: _Flow, too_late: float) -> Pending | None:
+    def _first(self, flow: _Flow, too_late: float) -> PendingCall | None:
         """The first of a session's calls that may be sent; removes those that may not.
 
         A call that no worker could start in time stays until it expires; a cancelled call is about

@@ -27,7 +27,7 @@ from toolpool.contract.ledger.rate_counters import (
 from toolpool.contract.outcome import Code, Outcome
 from toolpool.contract.rate_limits import RateLimits
 from toolpool.contract.rates import AT_ONCE, Limit
-from toolpool.dispatcher.calls.pending import Pending, RateLimited
+from toolpool.dispatcher.calls.pending import PendingCall, RateLimited
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.outcomes import not_queued, over_rate
@@ -59,7 +59,7 @@ class _Group:
     """The calls that wait under the same limits, by session."""
 
     limits: tuple[Limit, ...]
-    flows: OrderedDict[str, OrderedDict[Pending, None]] = field(default_factory=OrderedDict)
+    flows: OrderedDict[str, OrderedDict[PendingCall, None]] = field(default_factory=OrderedDict)
     free_at: float = 0.0
     """When a place may be free, on the monotonic clock."""
     full: Limit | None = None
@@ -70,7 +70,7 @@ class _Group:
     """Whether the group waits until there may be a place."""
     timer: asyncio.TimerHandle | None = None
 
-    def in_turn(self) -> Iterator[Pending]:
+    def in_turn(self) -> Iterator[PendingCall]:
         """Yield one call of each session in turn, up to the number that one window allows."""
         left = min(_AT_ONCE, *(limit.rate.most for limit in self.limits))
         flows = deque(iter(flow) for flow in islice(self.flows.values(), left))
@@ -109,7 +109,7 @@ class RateGate:
         self._looked_up = 0
         """How many waiting calls were looked up, so that each call has its turn."""
 
-    def submit(self, pending: Pending) -> None:
+    def submit(self, pending: PendingCall) -> None:
         """Hold a call until it has a place under each of its limits, then pass it to the pump.
 
         If no place can be free within its queue wait, the call is answered `exception.overloaded`
@@ -124,13 +124,13 @@ class RateGate:
         elif self._pump.hold(pending):
             self._wait_for_place(pending, RateLimited(limits))
 
-    def hold_again(self, pending: Pending, limits: tuple[Limit, ...]) -> None:
+    def hold_again(self, pending: PendingCall, limits: tuple[Limit, ...]) -> None:
         """Take back a sent call that no worker could claim because one of these limits was full."""
         self._pump.take_back(pending)
         self._pump.hold(pending, always=True)
         self._wait_for_place(pending, RateLimited(limits, is_sent=True))
 
-    def _wait_for_place(self, pending: Pending, limited: RateLimited) -> None:
+    def _wait_for_place(self, pending: PendingCall, limited: RateLimited) -> None:
         pending.set_limits(limited)
         limits = limited.limits
         group = self._groups.get(limits)
@@ -143,7 +143,7 @@ class RateGate:
         elif self._is_late(group, soonest := group.soonest(len(flow) - 1), pending):
             self._refuse(group, pending, soonest)
 
-    def ended(self, pending: Pending) -> None:
+    def ended(self, pending: PendingCall) -> None:
         """Release the place of a call that was answered, wherever it was."""
         limited = pending.limited
         if limited is None:
@@ -154,7 +154,7 @@ class RateGate:
             self._give_back(pending.key, limited.limits)
         pending.limited = None
 
-    def rate_wait_ended(self, pending: Pending) -> None:
+    def rate_wait_ended(self, pending: PendingCall) -> None:
         """Answer a call whose queue wait ended while it waited here."""
         limited = pending.limited
         if limited is None or not limited.waits:
@@ -219,12 +219,12 @@ class RateGate:
                 while self._notes:
                     await self._ask_once()
 
-    def _leave(self, pending: Pending, limited: RateLimited) -> None:
+    def _leave(self, pending: PendingCall, limited: RateLimited) -> None:
         """Remove a call that waits here and will not be sent."""
         self._take_out(pending, limited)
         self._pump.remove_held(pending)
 
-    def _take_out(self, pending: Pending, limited: RateLimited) -> None:
+    def _take_out(self, pending: PendingCall, limited: RateLimited) -> None:
         limited.waits = False
         group = self._groups[limited.limits]
         flow = group.flows[pending.flow]
@@ -295,12 +295,12 @@ class RateGate:
         for (pending, key, limits), verdict in zip(drawn, verdicts, strict=True):
             self._take(pending, key, limits, verdict)
 
-    def _draw(self) -> list[tuple[Pending, tuple[Limit, ...]]]:
+    def _draw(self) -> list[tuple[PendingCall, tuple[Limit, ...]]]:
         """The calls that ask next, one of each group in turn.
 
         Removes those that may not be sent.
         """
-        drawn: list[tuple[Pending, tuple[Limit, ...]]] = []
+        drawn: list[tuple[PendingCall, tuple[Limit, ...]]] = []
         groups = deque((group, group.in_turn()) for group in self._ready)
         while groups and len(drawn) < _AT_ONCE:
             group, calls = groups.popleft()
@@ -311,7 +311,7 @@ class RateGate:
                 self._ready[group] = self._ready.pop(group)  # other calls come first next time
         return [each for each in drawn if self._may_be_sent(each[0])]
 
-    def _may_be_sent(self, pending: Pending) -> bool:
+    def _may_be_sent(self, pending: PendingCall) -> bool:
         denial = self._calls.denial(pending)
         if denial is None and not pending.is_abandoned:
             return True
@@ -322,7 +322,7 @@ class RateGate:
         return False
 
     def _take(
-        self, pending: Pending, key: str, limits: tuple[Limit, ...], verdict: RateVerdict
+        self, pending: PendingCall, key: str, limits: tuple[Limit, ...], verdict: RateVerdict
     ) -> None:
         limited = pending.limited
         if limited is None or not limited.waits or pending.key != key:  # answered meanwhile
@@ -367,11 +367,11 @@ class RateGate:
                 if self._is_late(group, soonest := group.soonest(ahead), pending):
                     self._refuse(group, pending, soonest)
 
-    def _is_late(self, group: _Group, soonest: float, pending: Pending) -> bool:
+    def _is_late(self, group: _Group, soonest: float, pending: PendingCall) -> bool:
         is_rate = group.full is not None and group.full.rate.unit != AT_ONCE
         return (self._refuses and is_rate) or soonest > pending.start_by - self._too_late
 
-    def _refuse(self, group: _Group, pending: Pending, soonest: float) -> None:
+    def _refuse(self, group: _Group, pending: PendingCall, soonest: float) -> None:
         limited, full = pending.limited, group.full
         if limited is not None and full is not None:
             self._leave(pending, limited)
@@ -386,5 +386,5 @@ def _over(limit: Limit, free_at: float) -> Outcome:
     return not_queued(Code.OVERLOADED, about, retry_after=math.ceil(seconds * 10) / 10)
 
 
-def _is_sent(pending: Pending) -> bool:
+def _is_sent(pending: PendingCall) -> bool:
     return pending.limited is not None and pending.limited.is_sent

@@ -5,21 +5,23 @@ module finds calls that may be lost; the ledger decides whether they are. After 
 suspected until the server was watched for as long as a lease lasts.
 """
 
+import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from itertools import starmap
 
 import msgspec
 
 from toolpool.contract import logs
-from toolpool.contract.envelope import Batch, Settled, WorkerLease
+from toolpool.contract.envelope import Batch, CallMessage, Settled, WorkerLease
 from toolpool.contract.ledger.answers import CallState, LedgerAnswer
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.ledger.protocols import RecoveryRequest
 from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.dispatcher.calls.lease_ages import LeaseAges
 from toolpool.dispatcher.calls.live_workers import LiveWorkers
-from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pending import PendingCall, Stage
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.queue_routes import QueueRoutes
 from toolpool.dispatcher.calls.queue_watch import QueueWatch
@@ -34,6 +36,8 @@ _GROUP = 64
 _PATIENCE_SECONDS = 5.0
 _NEVER = float("inf")
 _ASKED_AT_ONCE = 128
+_TAKEN_AT_ONCE = 16
+"""How many lost calls are opened again at once: each takes a connection for a round trip."""
 
 
 class Recovery:
@@ -61,9 +65,9 @@ class Recovery:
         self._leases = LeaseAges(lease_ttl=services.settings.lease_ttl)
         self.queue_watch = QueueWatch()
         self._asked_from = 0
-        self._homeless: dict[Pending, None] = {}
+        self._homeless: dict[PendingCall, None] = {}
         """Calls whose tool no live worker has."""
-        self._unsure: set[Pending] = set()
+        self._unsure: set[PendingCall] = set()
         """Calls about which the server is asked with the next survey in any case."""
 
     def interrupted(self) -> None:
@@ -71,7 +75,7 @@ class Recovery:
         self._leases.interrupted()
         self.queue_watch.forget()
 
-    async def released(self, pending: Pending) -> None:
+    async def released(self, pending: PendingCall) -> None:
         """Check a call that a worker gave back, or that was taken over from another dispatcher.
 
         Never raises: the next survey tries again.
@@ -84,7 +88,7 @@ class Recovery:
             log.warning("released_call_not_sent call=%s: %s", pending.call.id, error)
             self._unsure.add(pending)
 
-    async def passed(self, pending: Pending, reason: str) -> None:
+    async def unclaimed(self, pending: PendingCall, reason: str) -> None:
         """Reroute a call whose worker lacks this version of its tool to a worker known to have it.
 
         If no such worker is known, or this worker should have that version, or a switch denies the
@@ -103,7 +107,7 @@ class Recovery:
             return
         await self._send_to(pending, queue)
 
-    def _reroute_orphan(self, pending: Pending) -> None:
+    def _reroute_orphan(self, pending: PendingCall) -> None:
         """Move a call from a queue without workers, with all later calls, to another queue."""
         if not pending.queue or not pending.is_open:
             return
@@ -113,7 +117,7 @@ class Recovery:
             if pending.stage is Stage.QUEUED:
                 self._unsure.add(pending)
 
-    async def _send_to(self, pending: Pending, queue: str) -> None:
+    async def _send_to(self, pending: PendingCall, queue: str) -> None:
         if queue != pending.queue:
             self._pump.reroute(pending, queue)
         await self.released(pending)
@@ -135,7 +139,7 @@ class Recovery:
             del self._homeless[pending]
 
     async def examine(
-        self, survey: Survey, leases: Collection[WorkerLease], calls: Iterable[Pending]
+        self, survey: Survey, leases: Collection[WorkerLease], calls: Iterable[PendingCall]
     ) -> None:
         """Recover the calls that are lost according to a survey with these live workers."""
         now = time.monotonic()
@@ -143,7 +147,7 @@ class Recovery:
         calls = list(calls)
         await self._fetch_unreported_outcomes(calls)
         await self._reroute_unserved()
-        suspects: defaultdict[str, list[tuple[Pending, str]]] = defaultdict(list)
+        suspects: defaultdict[str, list[tuple[PendingCall, str]]] = defaultdict(list)
         for pending in calls:
             self._reroute_orphan(pending)
         unsure, self._unsure = self._unsure, set()
@@ -163,7 +167,7 @@ class Recovery:
             self._unsure |= unsure
             raise
 
-    def _is_suspect(self, pending: Pending, survey: Survey, now: float) -> bool:
+    def _is_suspect(self, pending: PendingCall, survey: Survey, now: float) -> bool:
         match pending.stage:
             case Stage.RUNNING:
                 return self._is_lost(pending, now)
@@ -172,7 +176,7 @@ class Recovery:
             case _:
                 return self._had_time(pending)
 
-    async def recover(self, queue: str, suspects: Sequence[tuple[Pending, str]]) -> None:
+    async def recover(self, queue: str, suspects: Sequence[tuple[PendingCall, str]]) -> None:
         """Ask the ledger about calls of one queue, each with its lost worker ('' for none)."""
         suspects = [each for each in suspects if each[0].is_open and self._may_be_sent(*each)]
         asked = [pending.message for pending, _ in suspects]
@@ -182,20 +186,28 @@ class Recovery:
             queue=queue,
             give_up_at=now + _PATIENCE_SECONDS,
         )
-        for (pending, worker), message, answer in zip(suspects, asked, answers, strict=True):
-            if pending.is_open and pending.message is message:  # else it is another attempt by now
-                if worker and answer.state is not CallState.RUNNING:
-                    self._observers.call("lost", pending, worker)
-                await self._take(pending, answer)
+        found = list(zip(suspects, asked, answers, strict=True))
+        for start in range(0, len(found), _TAKEN_AT_ONCE):
+            group = starmap(self._take, found[start : start + _TAKEN_AT_ONCE])
+            for error in await asyncio.gather(*group, return_exceptions=True):
+                if error is not None:
+                    raise error
 
-    def _may_be_sent(self, pending: Pending, lost_worker: str = "") -> bool:
+    def _may_be_sent(self, pending: PendingCall, lost_worker: str = "") -> bool:
         """Whether a call may be sent; with a lost worker, whether the ledger is to be asked."""
         denial = self._calls.denial(pending) if not lost_worker else None
         if denial is not None:
             self._calls.refuse(pending, denial)
         return denial is None
 
-    async def _take(self, pending: Pending, answer: LedgerAnswer) -> None:
+    async def _take(
+        self, suspect: tuple[PendingCall, str], message: CallMessage, answer: LedgerAnswer
+    ) -> None:
+        pending, worker = suspect
+        if not pending.is_open or pending.message is not message:  # it is another attempt by now
+            return
+        if worker and answer.state is not CallState.RUNNING:
+            self._observers.call("lost", pending, worker)
         match answer.state:
             case CallState.SENT:
                 self._sent_again(pending)
@@ -211,7 +223,7 @@ class Recovery:
             case _:
                 self._take_what_is_known(pending, answer)
 
-    def _take_what_is_known(self, pending: Pending, answer: LedgerAnswer) -> None:
+    def _take_what_is_known(self, pending: PendingCall, answer: LedgerAnswer) -> None:
         match answer.state:
             case CallState.RUNNING:
                 pending.worker = answer.worker
@@ -223,12 +235,12 @@ class Recovery:
             case _:
                 self._calls.settled(answer.outcome)
 
-    def _sent_again(self, pending: Pending) -> None:
+    def _sent_again(self, pending: PendingCall) -> None:
         pending.published_again(time.monotonic())
         self._pump.queue_of(pending).published_again(pending)
         self._observers.call("requeued", pending)
 
-    async def _reopen(self, pending: Pending) -> None:
+    async def _reopen(self, pending: PendingCall) -> None:
         """Open a record that the server has lost again, if the call may run twice.
 
         The call gets the next attempt number, but is not bound to the new epoch: it may have
@@ -241,7 +253,7 @@ class Recovery:
         if await self._open_again(pending, pending.message.attempt + 1):
             pending.forget_epoch()
 
-    async def _open_again(self, pending: Pending, attempt: int) -> bool:
+    async def _open_again(self, pending: PendingCall, attempt: int) -> bool:
         """Whether the call is still in the attempt that it was opened for."""
         if not self._may_be_sent(pending):
             return False
@@ -265,7 +277,7 @@ class Recovery:
             self._take_what_is_known(pending, answer)
         return True
 
-    async def _fetch_unreported_outcomes(self, calls: Iterable[Pending]) -> None:
+    async def _fetch_unreported_outcomes(self, calls: Iterable[PendingCall]) -> None:
         """Look up outcomes that were not reported to this dispatcher, a few calls per survey.
 
         A dispatcher misses a reply if too many were to be notified or its lease had expired.
@@ -290,7 +302,7 @@ class Recovery:
             self.queue_watch.forget()
         self.queue_watch.look(survey.depths or {}, leases, now)
 
-    def _is_lost(self, pending: Pending, now: float) -> bool:
+    def _is_lost(self, pending: PendingCall, now: float) -> bool:
         """Whether a call is given up as lost.
 
         A call that must not run again waits longer for its worker: a late outcome is better than an
@@ -304,11 +316,11 @@ class Recovery:
             patience = self._settings.worker_return_timeout * (6 if is_long else 1)
         return self._has_no_lease(pending, patience, now)
 
-    def has_lost_its_worker(self, pending: Pending) -> bool:
+    def has_lost_its_worker(self, pending: PendingCall) -> bool:
         """Whether the worker that runs a call seems dead; it may still return."""
         return self._has_no_lease(pending, 0.0, time.monotonic())
 
-    def _has_no_lease(self, pending: Pending, patience: float, now: float) -> bool:
+    def _has_no_lease(self, pending: PendingCall, patience: float, now: float) -> bool:
         return bool(pending.worker) and self._leases.is_lost(
             pending.worker, known_since=pending.published_at, patience=patience, now=now
         )
@@ -319,7 +331,7 @@ class Recovery:
         since = max(self._epoch_since, self._leases.since)
         return self._epoch if time.monotonic() - since > self._settings.lease_ttl else None
 
-    def _had_time(self, pending: Pending) -> bool:
+    def _had_time(self, pending: PendingCall) -> bool:
         """Whether a worker that runs an orphaned call had time to report it in the current epoch.
 
         False if a start was reported: the server may have lost the claim, and the worker may be
@@ -327,7 +339,7 @@ class Recovery:
         """
         return pending.stage is Stage.ORPHANED and self.reported_epoch is not None
 
-    def _is_overdue(self, pending: Pending, survey: Survey, now: float) -> bool:
+    def _is_overdue(self, pending: PendingCall, survey: Survey, now: float) -> bool:
         """Whether to check a call now.
 
         After a change of the epoch, no worker starts the call until this dispatcher reports that it
@@ -344,7 +356,7 @@ class Recovery:
             now=now,
         )
 
-    def _step(self, pending: Pending, worker: str, now: float) -> RecoveryRequest:
+    def _step(self, pending: PendingCall, worker: str, now: float) -> RecoveryRequest:
         attempt = pending.message.attempt
         lost = failure(Code.WORKER_LOST, "", Executed.UNKNOWN, attempt=attempt, worker=worker)
         is_denied = self._calls.denial(pending) is not None  # then it ends as lost
@@ -362,7 +374,7 @@ class Recovery:
             lost=self._envelope.encode_reply(Settled(key=pending.key, outcome=lost)),
         )
 
-    def _message(self, pending: Pending, attempt: int) -> bytes:
+    def _message(self, pending: PendingCall, attempt: int) -> bytes:
         """A message for this call alone: the call may have crashed the worker of its batch."""
         call = msgspec.structs.replace(pending.message, attempt=attempt)
         server_now = self._transport.server_time()
@@ -377,7 +389,7 @@ class Recovery:
         return self._envelope.encode_batch(batch)
 
 
-def _may_be_untold(pending: Pending, long_ago: float) -> bool:
+def _may_be_untold(pending: PendingCall, long_ago: float) -> bool:
     if pending.is_attached or pending.in_background:  # another dispatcher may have cancelled it
         return True
     was_published = pending.stage in (Stage.RUNNING, Stage.QUEUED, Stage.ORPHANED)

@@ -22,7 +22,7 @@ from toolpool.contract.ledger.protocols import (
     Closing,
 )
 from toolpool.contract.outcome import Executed, Outcome
-from toolpool.dispatcher.calls.pending import CLOCK_MARGIN_SECONDS, Pending
+from toolpool.dispatcher.calls.pending import CLOCK_MARGIN_SECONDS, PendingCall
 from toolpool.dispatcher.calls.retries import is_final
 from toolpool.dispatcher.calls.services import Calls, Services
 
@@ -37,7 +37,7 @@ _ASKED_TOGETHER_SECONDS = 10.0
 LEAST_KEPT_SECONDS = 40.0
 """A refusal is kept for at least this many seconds."""
 
-Refused = tuple[Pending, Outcome]
+Refused = tuple[PendingCall, Outcome]
 
 
 class RecordedRejection(NamedTuple):
@@ -63,7 +63,7 @@ class Refusals:
         self._calls = calls
         self._gathered: list[Refused] = []
 
-    def refuse(self, pending: Pending, outcome: Outcome) -> None:
+    def refuse(self, pending: PendingCall, outcome: Outcome) -> None:
         """Answer a call that is not sent by its ledger record; see `Calls.refuse`."""
         if pending.is_unsent and not pending.may_be_known:  # no other dispatcher can know its key
             self._calls.resolve(pending, outcome)
@@ -160,7 +160,7 @@ class Refusals:
 
     def _take(
         self,
-        pending: Pending,
+        pending: PendingCall,
         outcome: Outcome,
         closing: Closing,
         answer: LedgerAnswer,
@@ -181,7 +181,7 @@ class Refusals:
             case _:
                 self._calls.known(pending, answer.outcome)
 
-    def _closing(self, pending: Pending, outcome: Outcome) -> Closing:
+    def _closing(self, pending: PendingCall, outcome: Outcome) -> Closing:
         doubtful = self._envelope.encode_settled(pending.key, _unsure(outcome))
         return Closing(
             key=pending.key,

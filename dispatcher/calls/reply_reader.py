@@ -5,13 +5,13 @@ import asyncio
 from toolpool.contract import logs
 from toolpool.contract.envelope import (
     Decided,
-    Passed,
     Progress,
     Question,
     Released,
     RunsEnded,
     Settled,
     Started,
+    Unclaimed,
 )
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.outcome import is_temporary_refusal
@@ -72,7 +72,7 @@ class ReplyReader:
                         pending.is_recorded = True
                     self._calls.resolve(pending, outcome)
                 else:
-                    self._observers.notify("late", root_of(reply.key), outcome.worker)
+                    self._observers.notify("late_outcome", root_of(reply.key), outcome.worker)
             case Started():
                 for key in reply.keys:
                     if (pending := self._calls.find(key)) is not None:
@@ -84,7 +84,7 @@ class ReplyReader:
             case _:
                 self._apply(reply)
 
-    def _apply(self, reply: Released | Passed | Progress | Decided) -> None:
+    def _apply(self, reply: Released | Unclaimed | Progress | Decided) -> None:
         pending = self._calls.find(reply.key)
         if pending is None:
             return
@@ -92,11 +92,11 @@ class ReplyReader:
             self._calls.progressed(pending, reply)
         elif isinstance(reply, Decided):
             self._calls.decided(pending, reply.decision)
-        elif isinstance(reply, Passed):
+        elif isinstance(reply, Unclaimed):
             if pending.message.attempt == reply.attempt:
                 if reply.limits:
                     self._calls.limited(pending, reply.limits)
                 else:
-                    self._calls.passed(pending, reply.reason)
+                    self._calls.unclaimed(pending, reply.reason)
         elif pending.message.attempt <= reply.attempt:
             self._calls.released(pending)

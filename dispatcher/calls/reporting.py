@@ -29,7 +29,7 @@ from toolpool.contract.redis_keys import RedisKeys, root_of
 from toolpool.contract.result import State
 from toolpool.contract.version import VERSION
 from toolpool.dispatcher.admission.breaker import Breaker
-from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pending import PendingCall, Stage
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.services import Calls, Services
 
@@ -108,7 +108,7 @@ class Reporter:
         *,
         pump: Pump,
         breaker: Breaker,
-        cancel: Callable[[Sequence[Pending]], Awaitable[None]],
+        cancel: Callable[[Sequence[PendingCall]], Awaitable[None]],
     ) -> None:
         self._transport = services.transport
         self._envelope = services.envelope
@@ -230,7 +230,7 @@ class Reporter:
                 "cancelled", tool=call.name, call_id=call.id, session=session, by="an operator"
             )
 
-    def _status(self, pending: Pending) -> CallStatus:
+    def _status(self, pending: PendingCall) -> CallStatus:
         message, outcome, now = pending.message, pending.outcome, time.monotonic()
         run = _run_of(pending)
         waits_for = self._waits_for(pending) if pending.is_open else ""
@@ -255,7 +255,7 @@ class Reporter:
             executed=str(outcome.executed) if outcome is not None else "",
         )
 
-    def _waits_for(self, pending: Pending) -> str:
+    def _waits_for(self, pending: PendingCall) -> str:
         """What the call waits for, as in `WaitingCalls`; empty if it runs."""
         if pending.awaits_approval:
             return "approval"
@@ -272,13 +272,13 @@ class Reporter:
         return "rate_limit" if pending.limited is not None and pending.limited.waits else "retry"
 
 
-def _run_of(pending: Pending) -> Pending:
+def _run_of(pending: PendingCall) -> PendingCall:
     """The run that answers a call: a shared one, or its own."""
     share = pending.share
     return share.run if share is not None and share.run is not None else pending
 
 
-def _is_meant(pending: Pending, question: Question) -> bool:
+def _is_meant(pending: PendingCall, question: Question) -> bool:
     if question.key is not None:
         return root_of(question.key) == pending.root
     return _is_named(pending.call, pending.message.session, question)

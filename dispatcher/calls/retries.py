@@ -8,7 +8,7 @@ from collections.abc import Callable
 from toolpool.contract.credentials import missing_secret_in
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.dispatcher.calls.deadlines import Deadlines
-from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.pending import PendingCall
 from toolpool.dispatcher.calls.pending_factory import ANSWER_MARGIN_SECONDS
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.services import Services
@@ -28,7 +28,7 @@ def is_final(outcome: Outcome) -> bool:
 
 
 def pause_before(
-    pending: Pending, outcome: Outcome, *, first_pause: float, time_left: float
+    pending: PendingCall, outcome: Outcome, *, first_pause: float, time_left: float
 ) -> float | None:
     """Seconds before the next attempt, doubled each time, with jitter; None for no retry.
 
@@ -59,7 +59,7 @@ class Retries:
         *,
         pump: Pump,
         deadlines: Deadlines,
-        submit: Callable[[Pending], None],
+        submit: Callable[[PendingCall], None],
     ) -> None:
         self._settings = services.settings
         self._observers = services.observers
@@ -67,7 +67,7 @@ class Retries:
         self._deadlines = deadlines
         self._submit = submit
 
-    def try_again(self, pending: Pending, outcome: Outcome) -> bool:
+    def try_again(self, pending: PendingCall, outcome: Outcome) -> bool:
         """Whether a call with this outcome is retried. Schedules the retry.
 
         A retry has its own record, named after the first. When the call is dispatched again, the

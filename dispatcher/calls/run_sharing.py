@@ -19,7 +19,7 @@ from toolpool.contract.errors import MessageRejected
 from toolpool.contract.ledger.shared_runs import SharedRunAnswer
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.dispatcher.calls import pending_factory
-from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pending import PendingCall, Stage
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.calls.shared_run import KEPT_SECONDS, SharedRun
 from toolpool.dispatcher.outcomes import left_to_others, not_queued
@@ -42,19 +42,19 @@ _NOT_TRIED = frozenset({Code.EXPIRED, Code.CANCELLED, Code.OVERLOADED})
 class Runs(Calls, Protocol):
     """The calls of one dispatcher, and the runs that they share."""
 
-    def root(self, key: str) -> Pending | None:
+    def root(self, key: str) -> PendingCall | None:
         """The open call that this record belongs to."""
         ...
 
-    def send_run(self, run: Pending) -> None:
+    def send_run(self, run: PendingCall) -> None:
         """Send a shared run."""
         ...
 
-    def send_alone(self, pending: Pending) -> None:
+    def send_alone(self, pending: PendingCall) -> None:
         """Send a call that shares no run."""
         ...
 
-    async def leave(self, calls: Sequence[Pending]) -> None:
+    async def leave(self, calls: Sequence[PendingCall]) -> None:
         """End calls unless another dispatcher waits for them."""
         ...
 
@@ -73,7 +73,7 @@ class RunSharing:
         self._anew: dict[str, SharedRun] = {}
         """The shared runs of this event-loop iteration that must not reuse an older result."""
         self._gathered: list[SharedRun] = []
-        self._submitted: list[tuple[Pending, str, bool]] = []
+        self._submitted: list[tuple[PendingCall, str, bool]] = []
         """Calls that may have a record of their own, with their digests and `anew`."""
         self._askers = 0
         self._is_closed = False
@@ -82,7 +82,7 @@ class RunSharing:
         """Stop asking for runs; the owner of the open calls answers them."""
         self._is_closed = True
 
-    def submit(self, asker: Pending, digest: str, *, anew: bool) -> None:
+    def submit(self, asker: PendingCall, digest: str, *, anew: bool) -> None:
         """Have an accepted call answered by a run of equal calls, or by its own."""
         if (headers := self._observers.trace(asker)) is not None:
             asker.traced(headers)
@@ -99,7 +99,7 @@ class RunSharing:
         for start in range(0, len(submitted), _GROUP):
             self._calls.in_background(self._look_up(submitted[start : start + _GROUP]))
 
-    async def _look_up(self, submitted: Sequence[tuple[Pending, str, bool]]) -> None:
+    async def _look_up(self, submitted: Sequence[tuple[PendingCall, str, bool]]) -> None:
         """Share the runs of calls that have no record of their own.
 
         A call that needed approval or was cancelled already has a record. That record decides, so
@@ -124,7 +124,7 @@ class RunSharing:
             else:
                 self._calls.send_alone(asker)
 
-    def _share(self, asker: Pending, digest: str, anew: bool) -> None:
+    def _share(self, asker: PendingCall, digest: str, anew: bool) -> None:
         share = (self._anew if anew else self._joinable).get(digest)
         if share is None or not share.takes(asker):
             share = SharedRun(digest, anew=anew)
@@ -135,13 +135,13 @@ class RunSharing:
             full = not_queued(Code.OVERLOADED, retry_after=_RETRY_AFTER_SECONDS)
             self._answer(asker, full)
 
-    def leave(self, calls: Collection[Pending]) -> list[Pending]:
+    def leave(self, calls: Collection[PendingCall]) -> list[PendingCall]:
         """Detach calls from their runs.
 
         Returns the calls to end: those that share no run, and runs that nobody needs.
         """
         rest = [p for p in calls if p.share is None or (p.is_run and not p.share.askers)]
-        leaving: defaultdict[SharedRun, list[Pending]] = defaultdict(list)
+        leaving: defaultdict[SharedRun, list[PendingCall]] = defaultdict(list)
         for asker in calls:
             if asker.shares_run and asker.is_open and asker.share is not None:
                 leaving[asker.share].append(asker)
@@ -156,7 +156,7 @@ class RunSharing:
                 self._answer(asker, failure(Code.CANCELLED, "", executed))
         return rest
 
-    def over(self, pending: Pending) -> None:
+    def over(self, pending: PendingCall) -> None:
         """Record that a sharing call, or a shared run, has its answer."""
         share = pending.share
         if share is None:
@@ -169,7 +169,7 @@ class RunSharing:
             if not share.askers:
                 self._join_no_more(share)
 
-    def _ended(self, share: SharedRun, run: Pending) -> None:
+    def _ended(self, share: SharedRun, run: PendingCall) -> None:
         """Answer the sharers of a run with its outcome, or find another run for them."""
         outcome = run.outcome
         assert outcome is not None
@@ -189,7 +189,9 @@ class RunSharing:
                 asker.attempt_ended(outcome)
             self._again(share, run)
 
-    def _later_sharers(self, share: SharedRun, run: Pending, outcome: Outcome) -> list[Pending]:
+    def _later_sharers(
+        self, share: SharedRun, run: PendingCall, outcome: Outcome
+    ) -> list[PendingCall]:
         """The sharers that need another run, because this one was not started or was refused for a
         reason of another caller.
         """
@@ -204,7 +206,7 @@ class RunSharing:
             share.was_refused = True
         return patient
 
-    def _tell(self, asker: Pending, run: Pending, outcome: Outcome) -> None:
+    def _tell(self, asker: PendingCall, run: PendingCall, outcome: Outcome) -> None:
         """Answer a call with the outcome of its run."""
         share = run.share
         assert share is not None
@@ -217,7 +219,7 @@ class RunSharing:
         asker.follow_run(run)
         self._answer(asker, outcome)
 
-    def _answer(self, asker: Pending, outcome: Outcome) -> None:
+    def _answer(self, asker: PendingCall, outcome: Outcome) -> None:
         if asker.may_have_run and outcome.executed is Executed.NO:
             outcome = msgspec.structs.replace(outcome, executed=Executed.UNKNOWN)
         self._calls.resolve(asker, outcome)
@@ -236,7 +238,7 @@ class RunSharing:
             if known.get(share.digest) is share:
                 del known[share.digest]
 
-    def _again(self, share: SharedRun, run: Pending) -> None:
+    def _again(self, share: SharedRun, run: PendingCall) -> None:
         if share.askers and not self._is_closed:
             share.again(unless=run.root)
             self._gather(share)
@@ -316,15 +318,15 @@ class RunSharing:
             self._add(into, asker)
         self._joinable.setdefault(into.digest, into)
 
-    def _add(self, share: SharedRun, asker: Pending) -> None:
+    def _add(self, share: SharedRun, asker: PendingCall) -> None:
         share.add(asker, self._timer(asker, asker.deadline - time.monotonic()))
         if (run := share.run) is not None and run.stage is Stage.RUNNING:
             self._observers.call("started", asker, run.worker)
 
-    def _timer(self, asker: Pending, seconds: float) -> asyncio.TimerHandle:
+    def _timer(self, asker: PendingCall, seconds: float) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(max(0.0, seconds), self._is_due, asker)
 
-    def _is_due(self, asker: Pending) -> None:
+    def _is_due(self, asker: PendingCall) -> None:
         """End the wait of a sharing call at its own deadline."""
         share = asker.share
         if not asker.is_open or share is None:

@@ -57,7 +57,7 @@ class ServerMonitor:
         self._follows_catalog = follows_catalog
         # A lease must span several surveys, or a living worker's lease would seem to be missing.
         self._every = min(_LONGEST_PAUSE_SECONDS, services.settings.lease_ttl / 8)
-        self._unserved_after = services.settings.unserved_after
+        self._unserved_timeout = services.settings.unserved_timeout
         self._strangers = 0
         self._workers: set[str] = set()
         self._looking = asyncio.Lock()
@@ -125,7 +125,7 @@ class ServerMonitor:
         if self._follows_catalog:
             self._catalog.follow_live(self._fleet.live)
             self._catalog.withhold(
-                await self._fleet.unserved(self._catalog.published, after=self._unserved_after)
+                await self._fleet.unserved(self._catalog.published, after=self._unserved_timeout)
             )
         self._pump.set_workers(self._fleet.slots)
         await self._recovery.examine(survey, leases, calls)

@@ -9,7 +9,7 @@ from toolpool.contract.envelope import Envelope, Progress, Question
 from toolpool.contract.outcome import Outcome
 from toolpool.contract.rates import Limit
 from toolpool.contract.settings import Settings
-from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.pending import PendingCall
 from toolpool.dispatcher.observer import Observers
 from toolpool.dispatcher.transports.base import Transport
 
@@ -27,19 +27,19 @@ class Services:
 class Calls(Protocol):
     """The open calls of one dispatcher, as its parts see and update them."""
 
-    def find(self, key: str) -> Pending | None:
+    def find(self, key: str) -> PendingCall | None:
         """The open call of this record; None for the record of an earlier retry."""
         ...
 
-    def all_open(self) -> Collection[Pending]:
+    def all_open(self) -> Collection[PendingCall]:
         """Every call that has no answer yet."""
         ...
 
-    def resolve(self, pending: Pending, outcome: Outcome) -> None:
+    def resolve(self, pending: PendingCall, outcome: Outcome) -> None:
         """Answer a call; only the first answer counts."""
         ...
 
-    def refuse(self, pending: Pending, outcome: Outcome) -> None:
+    def refuse(self, pending: PendingCall, outcome: Outcome) -> None:
         """Answer a refused call according to its record in the ledger."""
         ...
 
@@ -47,61 +47,61 @@ class Calls(Protocol):
         """Apply a signed outcome from the ledger."""
         ...
 
-    def known(self, pending: Pending, reply: bytes) -> None:
+    def known(self, pending: PendingCall, reply: bytes) -> None:
         """Apply a signed outcome that the ledger had before this dispatcher asked."""
         ...
 
-    def denial(self, pending: Pending) -> Outcome | None:
+    def denial(self, pending: PendingCall) -> Outcome | None:
         """Why a call may not be sent any more; None if it may."""
         ...
 
-    def rate_wait_ended(self, pending: Pending) -> None:
+    def rate_wait_ended(self, pending: PendingCall) -> None:
         """Answer a call that a rate limit held until its queue wait was over."""
         ...
 
-    def join(self, pending: Pending) -> None:
+    def join(self, pending: PendingCall) -> None:
         """Follow a call that another dispatcher has sent."""
         ...
 
-    def abandoned(self, calls: Sequence[Pending]) -> None:
+    def abandoned(self, calls: Sequence[PendingCall]) -> None:
         """Keep workers from starting calls that were answered while being sent."""
         ...
 
-    def decided(self, pending: Pending, decision: bytes) -> None:
+    def decided(self, pending: PendingCall, decision: bytes) -> None:
         """Apply the signed decision about a call that waits for approval."""
         ...
 
-    def approval_required(self, pending: Pending) -> None:
+    def approval_required(self, pending: PendingCall) -> None:
         """Handle a call that, by the ledger, needs or has an approval before it is sent."""
         ...
 
-    def has_lost_its_worker(self, pending: Pending) -> bool:
+    def has_lost_its_worker(self, pending: PendingCall) -> bool:
         """Whether the worker that runs a call seems dead."""
         ...
 
-    def started(self, pending: Pending, worker: str) -> None:
+    def started(self, pending: PendingCall, worker: str) -> None:
         """Record that a worker has claimed a call."""
         ...
 
-    def released(self, pending: Pending) -> None:
+    def released(self, pending: PendingCall) -> None:
         """Record that a worker gave a call back."""
         ...
 
-    def limited(self, pending: Pending, limits: tuple[Limit, ...]) -> None:
+    def limited(self, pending: PendingCall, limits: tuple[Limit, ...]) -> None:
         """Record that a worker received a call's message and one of these limits was exhausted."""
         ...
 
-    def passed(self, pending: Pending, reason: str) -> None:
+    def unclaimed(self, pending: PendingCall, reason: str) -> None:
         """Record that a worker received a message without claiming the call; see
-        `Passed.reason`.
+        `Unclaimed.reason`.
         """
         ...
 
-    def restart_queue_wait(self, pending: Pending) -> None:
+    def restart_queue_wait(self, pending: PendingCall) -> None:
         """Let a started call wait for another worker, with a new queue wait."""
         ...
 
-    def progressed(self, pending: Pending, progress: Progress) -> None:
+    def progressed(self, pending: PendingCall, progress: Progress) -> None:
         """Report a tool's progress."""
         ...
 

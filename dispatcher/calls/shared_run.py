@@ -12,7 +12,7 @@ from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.ledger.shared_runs import SharedRunRequest
 from toolpool.contract.redis_keys import root_of
 from toolpool.contract.spec import ToolSpec
-from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.pending import PendingCall
 from toolpool.dispatcher.turn_options import TurnOptions
 
 KEPT_SECONDS = 300.0
@@ -59,10 +59,10 @@ class SharedRun:
         self.digest = digest
         self.anew = anew
         self.key = digest + new_nonce()
-        self.askers: dict[Pending, None] = {}
-        self._timers: dict[Pending, TimerHandle] = {}
+        self.askers: dict[PendingCall, None] = {}
+        self._timers: dict[PendingCall, TimerHandle] = {}
         self._asked = 0.0
-        self.run: Pending | None = None
+        self.run: PendingCall | None = None
         self.unless = ""
         """The key of a run that these calls must not use."""
         self.is_joined = False
@@ -79,32 +79,32 @@ class SharedRun:
             return self.run.message.timeout
         return max(asker.message.timeout for asker in self.askers)
 
-    def takes(self, asker: Pending) -> bool:
+    def takes(self, asker: PendingCall) -> bool:
         """Whether a call may join: the limits of the other calls must not end it early."""
         limit = self._asked if self.run is None else self.timeout
         return not self.is_over and (not limit or asker.message.timeout <= limit)
 
-    def add(self, asker: Pending, timer: TimerHandle) -> None:
+    def add(self, asker: PendingCall, timer: TimerHandle) -> None:
         """Add a call."""
         asker.share = self
         self.askers[asker] = None
         self._timers[asker] = timer
 
-    def remove(self, asker: Pending) -> None:
+    def remove(self, asker: PendingCall) -> None:
         """Remove a call."""
         self.askers.pop(asker, None)
         if (timer := self._timers.pop(asker, None)) is not None:
             timer.cancel()
 
-    def begins(self, run: Pending, *, is_joined: bool) -> None:
+    def begins(self, run: PendingCall, *, is_joined: bool) -> None:
         """Set the run. It is about to be sent, or another dispatcher has sent it (`is_joined`)."""
         self.run, run.share, self.is_joined, self.key = run, self, is_joined, run.key
 
-    def was_over(self, run: Pending) -> bool:
+    def was_over(self, run: PendingCall) -> bool:
         """Whether the run, in the requested attempt, had ended before it was requested."""
         return not run.is_new_outcome and run.key == self.key
 
-    def may_retry(self, run: Pending) -> bool:
+    def may_retry(self, run: PendingCall) -> bool:
         """Whether a call is the current run and still has sharers."""
         return run is self.run and bool(self.askers) and not self.was_over(run)
 

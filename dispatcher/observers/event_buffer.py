@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
-from toolpool.contract.event_entries import BEGINNING, Note, Position
+from toolpool.contract.event_entries import BEGINNING, EventEntry, Position
 from toolpool.dispatcher.events import Channel, Event, events_of, gap
 
 _KEPT = 10_000
@@ -21,11 +21,11 @@ class EventBuffer:
         self._begin: Callable[[], None] | None = begin
         self._start = int(time.time() * 1000)
         self._last = 0
-        self._notes: deque[tuple[int, Note]] = deque(maxlen=_KEPT)
+        self._notes: deque[tuple[int, EventEntry]] = deque(maxlen=_KEPT)
         self._more = asyncio.Event()
         self._is_closed = False
 
-    def add(self, note: Note) -> None:
+    def add(self, note: EventEntry) -> None:
         """Add a note; if the buffer is full, the oldest is dropped."""
         self._last += note.events
         self._notes.append((self._last, note))
@@ -76,9 +76,9 @@ class EventBuffer:
         why = "this dispatcher does not have this bookmark"
         return gap(at, until, int(time.time() * 1000), why, None)
 
-    def _after(self, at: Position) -> list[tuple[int, Note]]:
+    def _after(self, at: Position) -> list[tuple[int, EventEntry]]:
         known = at.number if at.start == self._start else 0
-        found: list[tuple[int, Note]] = []
+        found: list[tuple[int, EventEntry]] = []
         for last, note in reversed(self._notes):
             if last <= known:
                 break

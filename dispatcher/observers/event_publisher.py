@@ -13,7 +13,7 @@ from toolpool.contract import logs
 from toolpool.contract.encoding import encode
 from toolpool.contract.envelope import Envelope
 from toolpool.contract.errors import ServerError
-from toolpool.contract.event_entries import BEGINNING, EventBatch, Note
+from toolpool.contract.event_entries import BEGINNING, EventBatch, EventEntry
 from toolpool.contract.ledger.event_stream import EventLog
 from toolpool.contract.ledger.lua_scripts import growing_pauses
 
@@ -39,7 +39,7 @@ class Publisher:
         self._envelope = envelope
         self._tenant = tenant
         self._source = secrets.token_hex(6)
-        self._waiting: deque[Note] = deque()
+        self._waiting: deque[EventEntry] = deque()
         self._in_flight = 0
         """How many events were sent and not yet confirmed by the server."""
         self._dropped = 0
@@ -57,7 +57,7 @@ class Publisher:
         """Start publishing."""
         self._task = asyncio.ensure_future(self._run())
 
-    def add(self, note: Note) -> None:
+    def add(self, note: EventEntry) -> None:
         """Queue a note to be published; if too many wait, the oldest is dropped."""
         self._waiting.append(note)
         if len(self._waiting) > _MAX_WAITING:
@@ -108,10 +108,10 @@ class Publisher:
         except (TypeError, ValueError, RecursionError):
             return self._signed([note for note in taken if self._is_json(note)])
 
-    def _signed(self, notes: list[Note]) -> tuple[bytes, int]:
+    def _signed(self, notes: list[EventEntry]) -> tuple[bytes, int]:
         if self._dropped:
             detail = {"missing": self._dropped, "why": "dropped"}
-            notes = [Note(kind="gap", at=int(time.time() * 1000), detail=detail), *notes]
+            notes = [EventEntry(kind="gap", at=int(time.time() * 1000), detail=detail), *notes]
         batch = EventBatch(
             source=self._source, number=self._batches, notes=tuple(notes), tenant=self._tenant
         )
@@ -119,7 +119,7 @@ class Publisher:
         self._dropped = 0
         return body, batch.events
 
-    def _is_json(self, note: Note) -> bool:
+    def _is_json(self, note: EventEntry) -> bool:
         try:
             encode(note)
         except (TypeError, ValueError, RecursionError):

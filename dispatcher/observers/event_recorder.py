@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from toolpool.contract.encoding import printable, rounded
-from toolpool.contract.event_entries import Note
+from toolpool.contract.event_entries import EventEntry
 from toolpool.contract.outcome import Code, Executed
 from toolpool.dispatcher.admission.catalog import Offer
 from toolpool.dispatcher.classifier import is_retryable
@@ -37,7 +37,7 @@ class EventRecorder(Observer):
     is_quick = True
 
     def __init__(
-        self, add: Callable[[Note], None], offers: Callable[[], Mapping[str, Offer]]
+        self, add: Callable[[EventEntry], None], offers: Callable[[], Mapping[str, Offer]]
     ) -> None:
         self._add = add
         self._offers = offers
@@ -46,7 +46,7 @@ class EventRecorder(Observer):
         self._is_due = False
         """Whether the note of its start will be added in the next iteration of the event loop."""
 
-    def _note(self, note: Note) -> None:
+    def _note(self, note: EventEntry) -> None:
         self._note_start()
         self._add(note)
 
@@ -94,7 +94,7 @@ class EventRecorder(Observer):
     def rejected(self, rejected: Rejected) -> None:
         """A call was rejected. The model chose the names in it, which may have any length."""
         tool = _short(rejected.tool)
-        note = Note(
+        note = EventEntry(
             kind="error",
             at=_now(),
             tool=tool,
@@ -108,7 +108,7 @@ class EventRecorder(Observer):
 
     def looped(self, loop: Loop) -> None:
         """The loop guard detected a repeated failure, refused or not."""
-        note = Note(
+        note = EventEntry(
             kind="loop",
             at=_now(),
             tool=_short(loop.tool),
@@ -122,18 +122,18 @@ class EventRecorder(Observer):
     def alerted(self, alert: Alert) -> None:
         """Too many calls of a tool are rejected: its schema may be at fault."""
         detail = {"field": _short(alert.field), "rate": alert.rate}
-        self._note(Note(kind="rejections", at=_now(), tool=_short(alert.tool), detail=detail))
+        self._note(EventEntry(kind="rejections", at=_now(), tool=_short(alert.tool), detail=detail))
 
     def circuit(self, tool: str, state: str) -> None:
         """A tool's circuit is `open`, `half_open` or `closed`."""
-        self._note(Note(kind="circuit", at=_now(), tool=tool, detail={"circuit": state}))
+        self._note(EventEntry(kind="circuit", at=_now(), tool=tool, detail={"circuit": state}))
 
     def switched(self, turned: SwitchChanged) -> None:
         """A tool, or one value of its argument, was switched off or on for the whole fleet."""
         detail: dict[str, Any] = {"denied": turned.denied}
         if turned.argument is not None:
             detail["argument"] = turned.argument
-        self._note(Note(kind="switch", at=_now(), tool=turned.tool, detail=detail))
+        self._note(EventEntry(kind="switch", at=_now(), tool=turned.tool, detail=detail))
 
     def audited(self, audit: Audit) -> None:
         """A person or a policy decided about calls."""
@@ -141,7 +141,7 @@ class EventRecorder(Observer):
         detail: dict[str, Any] = {key: value for key, value in named.items() if value}
         if audit.approval:
             detail["approval"] = audit.approval
-        note = Note(
+        note = EventEntry(
             kind="audit",
             at=_now(),
             tool=audit.tool,
@@ -153,7 +153,7 @@ class EventRecorder(Observer):
 
     def hook_failed(self, failure: HookFailure) -> None:
         """A hook, policy rule or webhook failed."""
-        note = Note(
+        note = EventEntry(
             kind="hook",
             at=_now(),
             tool=_short(failure.tool),
@@ -179,8 +179,8 @@ def _note(
     events: int,
     *,
     starts: bool = False,
-) -> Note:
-    return Note(
+) -> EventEntry:
+    return EventEntry(
         kind=kind,
         at=_now(),
         tool=call.tool,

@@ -202,7 +202,7 @@ class Metrics(Observer):
         """A hook, policy rule or webhook failed."""
         self._count(dispatcher_metrics.HOOK_FAILED, failure.hook)
 
-    def late(self, key: str, worker: str) -> None:
+    def late_outcome(self, key: str, worker: str) -> None:
         """A worker's outcome came too late."""
         self._late.inc()
 

@@ -21,7 +21,7 @@ from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
-from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.pending import PendingCall
 from toolpool.dispatcher.formats import Response
 from toolpool.dispatcher.observer import Audit, Observer
 from toolpool.dispatcher.observers.record_file import RecordFiles
@@ -187,7 +187,7 @@ class TurnRows(msgspec.Struct, frozen=True, gc=False):
         return f"{self.name}.{number}"
 
     def answered(
-        self, results: Sequence[ToolResult], sent: Mapping[int, Pending], given: Results
+        self, results: Sequence[ToolResult], sent: Mapping[int, PendingCall], given: Results
     ) -> None:
         """Record the results, and for background calls later also the final one."""
         try:
@@ -202,7 +202,7 @@ class TurnRows(msgspec.Struct, frozen=True, gc=False):
         finally:
             self.recorder.turn_ended(self)
 
-    def _follow(self, final: "_Final", pending: Pending) -> None:
+    def _follow(self, final: "_Final", pending: PendingCall) -> None:
         if pending.is_open:
             pending.latches.append(final)
         else:
@@ -211,7 +211,7 @@ class TurnRows(msgspec.Struct, frozen=True, gc=False):
     def cancelled(
         self,
         rejected: Mapping[int, ToolResult],
-        sent: Mapping[int, Pending],
+        sent: Mapping[int, PendingCall],
         given: Results,
     ) -> None:
         """Record the results so far of a dispatch that was cancelled."""
@@ -238,7 +238,7 @@ class TurnRows(msgspec.Struct, frozen=True, gc=False):
         row, id_ = new_nonce(), result.call_id
         self.recorder.add(Draft(session, row, parent, _now(), kind, name, body, metadata, id_))
 
-    def note_final(self, number: int, pending: Pending, given: Results) -> None:
+    def note_final(self, number: int, pending: PendingCall, given: Results) -> None:
         """Record the final result of a background call."""
 
         async def write() -> None:
@@ -253,7 +253,7 @@ class TurnRows(msgspec.Struct, frozen=True, gc=False):
 class _Final:
     """Waits for the end of a background call, and records its final result."""
 
-    def __init__(self, rows: TurnRows, number: int, pending: Pending, given: Results) -> None:
+    def __init__(self, rows: TurnRows, number: int, pending: PendingCall, given: Results) -> None:
         self._rows = rows
         self._number = number
         self._pending = pending

@@ -9,7 +9,7 @@ import msgspec
 from toolpool.contract.ledger.answers import LedgerAnswer
 from toolpool.contract.ledger.approval_steps import ApprovalLedger
 from toolpool.contract.ledger.event_stream import EventLog
-from toolpool.contract.ledger.failure_memory import LoopLedger
+from toolpool.contract.ledger.failure_memory import FailureMemory
 from toolpool.contract.ledger.protocols import (
     CloseReason,
     Closing,
@@ -81,7 +81,7 @@ class Transport(Protocol):
         ...
 
     @property
-    def loops(self) -> LoopLedger:
+    def failures(self) -> FailureMemory:
         """The recorded failures of sessions, for the whole fleet."""
         ...
 

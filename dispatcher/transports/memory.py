@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 from toolpool.contract.ledger.answers import LedgerAnswer, decode_answers
 from toolpool.contract.ledger.approval_steps import MemoryApprovals
 from toolpool.contract.ledger.event_stream import EventLog
-from toolpool.contract.ledger.failure_memory import LoopLedger
+from toolpool.contract.ledger.failure_memory import FailureMemory
 from toolpool.contract.ledger.memory_server import MemoryServer
 from toolpool.contract.ledger.protocols import (
     CloseReason,
@@ -57,9 +57,9 @@ class MemoryTransport:
         return self._server.time()
 
     @property
-    def loops(self) -> LoopLedger:
+    def failures(self) -> FailureMemory:
         """The recorded failures of sessions, for the whole fleet."""
-        return self._server.loops
+        return self._server.failures
 
     @property
     def events(self) -> EventLog:

@@ -18,7 +18,7 @@ from toolpool.contract.fleet_clock import DOUBT_SECONDS, FleetClock, elapsed
 from toolpool.contract.ledger.answers import CallState, LedgerAnswer, decode_answers
 from toolpool.contract.ledger.approval_steps import RedisApprovals
 from toolpool.contract.ledger.event_stream import RedisEvents
-from toolpool.contract.ledger.failure_memory import RedisLoops
+from toolpool.contract.ledger.failure_memory import RedisFailures
 from toolpool.contract.ledger.lua_scripts import (
     LuaScript,
     LuaScripts,
@@ -121,7 +121,7 @@ class RedisTransport:
             settings.key_prefix,
             forgets_after=settings.dedup_ttl,
         )
-        self.loops = RedisLoops(
+        self.failures = RedisFailures(
             self._scripts,
             self._reader,
             self._names,

@@ -30,7 +30,6 @@ from toolpool.contract.envelope import (
     CatalogEntry,
     Decided,
     Envelope,
-    Passed,
     PolicyVerdict,
     Progress,
     Question,
@@ -41,9 +40,10 @@ from toolpool.contract.envelope import (
     StoredOutput,
     Switch,
     Toolset,
+    Unclaimed,
     WorkerLease,
 )
-from toolpool.contract.event_entries import EventBatch, Note
+from toolpool.contract.event_entries import EventBatch, EventEntry
 from toolpool.contract.operator_messages import (
     Answer,
     CallStatus,
@@ -276,7 +276,7 @@ SAMPLES = {
             ),
         )
     ),
-    "passed": _reply(Passed(key=CALL.key, attempt=1, worker="w-1")),
+    "passed": _reply(Unclaimed(key=CALL.key, attempt=1, worker="w-1")),
     "ended": _reply(RunsEnded(worker="w-1", keys=(CALL.key,))),
     "released": _reply(Released(key=CALL.key, attempt=1, worker="w-1")),
     "progress": _reply(Progress(key=CALL.key, done=3.0, total=10.0, message="reading")),
@@ -391,9 +391,9 @@ SAMPLES = {
         ENVELOPE.encode,
         partial(ENVELOPE.decode, Switch),
     ),
-    "passed_denied": _reply(Passed(key=CALL.key, attempt=1, worker="w-1", reason="switch")),
+    "passed_denied": _reply(Unclaimed(key=CALL.key, attempt=1, worker="w-1", reason="switch")),
     "passed_limited": _reply(
-        Passed(
+        Unclaimed(
             key=CALL.key,
             attempt=1,
             worker="w-1",
@@ -489,7 +489,7 @@ SAMPLES = {
             source="6f1d2c3b4a59",
             number=7,
             notes=(
-                Note(
+                EventEntry(
                     kind="start",
                     at=1767225600500,
                     tool="search_orders",
@@ -497,7 +497,7 @@ SAMPLES = {
                     session="s-1",
                     turn="msg_1",
                 ),
-                Note(
+                EventEntry(
                     kind="error",
                     at=1767225600620,
                     tool="search_orders",
@@ -522,7 +522,7 @@ SAMPLES = {
             source="6f1d2c3b4a59",
             number=8,
             notes=(
-                Note(
+                EventEntry(
                     kind="end",
                     at=1767225600700,
                     tool="search_orders",

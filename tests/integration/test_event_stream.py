@@ -11,7 +11,7 @@ import redis
 from tests.waiting import eventually
 from toolpool.contract.envelope import Envelope
 from toolpool.contract.errors import ServerUnavailable
-from toolpool.contract.event_entries import BEGINNING, EventBatch, Note, Position
+from toolpool.contract.event_entries import BEGINNING, EventBatch, EventEntry, Position
 from toolpool.contract.ledger.event_stream import EventLog, MemoryEvents, RedisEvents
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
@@ -54,8 +54,8 @@ def forget(stream: EventLog, redis_url: str) -> None:
         client.delete(RedisKeys().events)
 
 
-def notes(*tools: str) -> tuple[Note, ...]:
-    return tuple(Note(kind="end", at=1, tool=tool, events=2) for tool in tools)
+def notes(*tools: str) -> tuple[EventEntry, ...]:
+    return tuple(EventEntry(kind="end", at=1, tool=tool, events=2) for tool in tools)
 
 
 async def put(
@@ -289,7 +289,7 @@ async def test_a_note_that_is_no_json_costs_no_other(caplog: pytest.LogCaptureFi
     stream = MemoryEvents()
     publisher = Publisher(stream, ENVELOPE, tenant="default")
     publisher.start()
-    odd = Note(kind="progress", at=1, tool="t", detail={"message": "\ud800"})
+    odd = EventEntry(kind="progress", at=1, tool="t", detail={"message": "\ud800"})
     for note in (*notes("a"), odd, *notes("b")):
         publisher.add(note)
     await publisher.close()

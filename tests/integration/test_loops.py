@@ -10,9 +10,9 @@ from tests.integration.fleet import call, connected, running
 from tests.waiting import eventually
 from toolpool.contract.ledger.failure_memory import (
     FailureHistory,
-    LoopLedger,
-    MemoryLoops,
-    RedisLoops,
+    FailureMemory,
+    MemoryFailures,
+    RedisFailures,
 )
 from toolpool.contract.ledger.lua_scripts import LuaScripts
 from toolpool.contract.outcome import Code
@@ -26,24 +26,24 @@ NAMES = RedisKeys()
 
 
 @pytest.fixture(params=["redis", "memory"])
-async def ledger(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterator[LoopLedger]:
+async def ledger(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterator[FailureMemory]:
     if request.param == "memory":
-        yield MemoryLoops()
+        yield MemoryFailures()
         return
     settings = Settings(redis_url=redis_url)
     async with connection.open_async(settings) as client:
-        yield RedisLoops(LuaScripts(client), client, NAMES)
+        yield RedisFailures(LuaScripts(client), client, NAMES)
 
 
-async def look(ledger: LoopLedger, *digests: str) -> list[FailureHistory]:
+async def look(ledger: FailureMemory, *digests: str) -> list[FailureHistory]:
     return await ledger.look("s", digests, time.monotonic() + 5)
 
 
-async def note(ledger: LoopLedger, *ended: tuple[str, bool]) -> None:
+async def note(ledger: FailureMemory, *ended: tuple[str, bool]) -> None:
     await ledger.note("s", ended, time.monotonic() + 5)
 
 
-async def test_both_kinds_of_memory_say_the_same(ledger: LoopLedger) -> None:
+async def test_both_kinds_of_memory_say_the_same(ledger: FailureMemory) -> None:
     assert not ledger.suspects("s")
     await note(ledger, ("a", True), ("b", True))
     assert ledger.suspects("s")
@@ -70,7 +70,7 @@ async def test_both_kinds_of_memory_say_the_same(ledger: LoopLedger) -> None:
 async def test_what_is_remembered_expires(redis_url: str) -> None:
     settings = Settings(redis_url=redis_url)
     transport = RedisTransport(settings)
-    await note(transport.loops, ("a", True))
+    await note(transport.failures, ("a", True))
     with redis.Redis.from_url(redis_url) as client:
         for key in (NAMES.loop("s"), NAMES.loops):
             assert 0 < client.pttl(key) <= 3_600_000

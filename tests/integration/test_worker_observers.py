@@ -107,16 +107,16 @@ async def test_a_worker_s_end_is_reported_by_its_successor(
 ) -> None:
     async with connected(fleet) as dispatcher:
         await dispatcher.dispatch(call("die_writing"))
-        await eventually(lambda: moments.of("down"), "the next worker is told", 20.0)
-        (pid, _, reason) = moments.of("down")[0]
+        await eventually(lambda: moments.of("worker_down"), "the next worker is told", 20.0)
+        (pid, _, reason) = moments.of("worker_down")[0]
         assert reason == "was killed by SIGKILL"
         assert pid in [ready[0] for ready in moments.of("ready")]
         (frozen, *_) = moments.of("ready")[-1]
         os.kill(frozen, signal.SIGSTOP)
-        await eventually(lambda: moments.of("stalled"), "the next worker is told", 40.0)
-        assert "it has sent nothing for" in moments.of("stalled")[0][2]
-        stalled = moments.of("stalled")[0][1]
-        assert stalled not in [worker for _, worker, _ in moments.of("down")]
+        await eventually(lambda: moments.of("worker_stalled"), "the next worker is told", 40.0)
+        assert "it has sent nothing for" in moments.of("worker_stalled")[0][2]
+        stalled = moments.of("worker_stalled")[0][1]
+        assert stalled not in [worker for _, worker, _ in moments.of("worker_down")]
 
 
 async def test_a_tool_that_blocks_the_loop_is_told_with_its_stack_though_it_ends_the_worker(

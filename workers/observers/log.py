@@ -104,7 +104,7 @@ class Steps(Log):
         """The call was given back."""
         _step("call_released", call)
 
-    def passed(self, call: RunFacts) -> None:
+    def unclaimed(self, call: RunFacts) -> None:
         """The call is for a worker with another version of its tool."""
         _step("call_passed_on", call)
 

@@ -132,8 +132,8 @@ class Executor:
 
     def _take(self, call: CallMessage, delivery: Delivery) -> None:
         if not self._admission.can_run(call):
-            self._settler.passed(delivery.batch, call)
-            self._observers.run("passed", call)
+            self._settler.unclaimed(delivery.batch, call)
+            self._observers.run("unclaimed", call)
             delivery.decided()
             return
         spec = self._catalog.tools[call.tool].spec
@@ -400,8 +400,8 @@ class Executor:
         limits: tuple[Limit, ...] = (),
     ) -> None:
         """Pass a call back to its dispatcher, which waits until it can be started."""
-        self._settler.passed(delivery.batch, call, reason, limits)
-        self._observers.run("passed", call)
+        self._settler.unclaimed(delivery.batch, call, reason, limits)
+        self._observers.run("unclaimed", call)
         self._slots.give_back(run_in)
         delivery.decided()
 

@@ -15,13 +15,13 @@ from toolpool.contract.envelope import (
     Batch,
     CallMessage,
     Envelope,
-    Passed,
     Progress,
     Released,
     RunsEnded,
     Settled,
     Started,
     StoredOutput,
+    Unclaimed,
 )
 from toolpool.contract.errors import ServerUnavailable
 from toolpool.contract.ledger.lua_scripts import new_nonce
@@ -173,15 +173,15 @@ class Settler:
         self._background.start(self._send_notice(reply, self._envelope.encode_reply(said)))
         self._background.start(self._note_ended(said.keys))
 
-    def passed(
+    def unclaimed(
         self,
         batch: Batch,
         call: CallMessage,
         reason: str = "",
         limits: tuple[Limit, ...] = (),
     ) -> None:
-        """Tell the dispatcher that a call is not claimed (see `Passed`); best effort."""
-        said = Passed(
+        """Tell the dispatcher that a call is not claimed (see `Unclaimed`); best effort."""
+        said = Unclaimed(
             key=call.key,
             attempt=call.attempt,
             worker=self._worker,

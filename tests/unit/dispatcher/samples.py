@@ -1,4 +1,4 @@
-"""Pending calls and a transport that a test holds in its hand."""
+"""PendingCall calls and a transport that a test holds in its hand."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ from toolpool.contract.redis_keys import RedisKeys, root_of
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import RunIn, ToolSpec
-from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.pending import PendingCall
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.observer import Observers
 from toolpool.dispatcher.transports.base import Transport
@@ -43,11 +43,11 @@ def pending(
     deadline: float = 20.0,
     spec: ToolSpec | None = None,
     session: str | None = None,
-) -> Pending:
+) -> PendingCall:
     """A call that was accepted just now; of a session, another dispatcher may ask for it too."""
     now = time.monotonic()
     spec = spec or ToolSpec(name="t", run_in=run_in)
-    return Pending(
+    return PendingCall(
         root=root_of(key),
         call=ToolCall(index=0, id=key, name=spec.name, arguments={}),
         spec=spec,
@@ -75,7 +75,7 @@ class Told(Calls):
     """Stands for the calls of a dispatcher; notes what its parts say of them."""
 
     def __init__(self) -> None:
-        self.calls: dict[str, Pending] = {}
+        self.calls: dict[str, PendingCall] = {}
         self.said: list[tuple[str, str]] = []
         """What was said of which call."""
         self.denials: dict[str, Outcome] = {}
@@ -83,68 +83,68 @@ class Told(Calls):
         self.replies: list[bytes] = []
         self.progress: list[Progress] = []
         self.tasks: list[asyncio.Task[None]] = []
-        self.on_answer: Callable[[Pending], None] = lambda pending: None
+        self.on_answer: Callable[[PendingCall], None] = lambda pending: None
 
     def words(self, key: str) -> list[str]:
         """What was said of a call."""
         return [word for word, of in self.said if of == key]
 
-    def find(self, key: str) -> Pending | None:
+    def find(self, key: str) -> PendingCall | None:
         return self.calls.get(key)
 
-    def all_open(self) -> list[Pending]:
+    def all_open(self) -> list[PendingCall]:
         return [pending for pending in self.calls.values() if pending.is_open]
 
-    def resolve(self, pending: Pending, outcome: Outcome) -> None:
+    def resolve(self, pending: PendingCall, outcome: Outcome) -> None:
         """As the dispatcher does: answer, then tell the parts."""
         if pending.is_open:
             self.said.append(("answered", pending.key))
             pending.answer(outcome)
             self.on_answer(pending)
 
-    def refuse(self, pending: Pending, outcome: Outcome) -> None:
+    def refuse(self, pending: PendingCall, outcome: Outcome) -> None:
         self.said.append(("refused", pending.key))
         self.resolve(pending, outcome)
 
     def settled(self, reply: bytes) -> None:
         self.replies.append(reply)
 
-    def has_lost_its_worker(self, pending: Pending) -> bool:
+    def has_lost_its_worker(self, pending: PendingCall) -> bool:
         return pending.worker in self.lost_workers
 
-    def known(self, pending: Pending, reply: bytes) -> None:
+    def known(self, pending: PendingCall, reply: bytes) -> None:
         self.said.append(("known", pending.key))
         self.replies.append(reply)
 
-    def denial(self, pending: Pending) -> Outcome | None:
+    def denial(self, pending: PendingCall) -> Outcome | None:
         return self.denials.get(pending.key)
 
-    def rate_wait_ended(self, pending: Pending) -> None:
+    def rate_wait_ended(self, pending: PendingCall) -> None:
         self.said.append(("held too long", pending.key))
 
-    def join(self, pending: Pending) -> None:
+    def join(self, pending: PendingCall) -> None:
         self.said.append(("joined", pending.key))
 
-    def abandoned(self, calls: Sequence[Pending]) -> None:
+    def abandoned(self, calls: Sequence[PendingCall]) -> None:
         self.said += [("unwanted", pending.key) for pending in calls]
 
-    def approval_required(self, pending: Pending) -> None:
+    def approval_required(self, pending: PendingCall) -> None:
         self.said.append(("to be approved", pending.key))
 
-    def started(self, pending: Pending, worker: str) -> None:
+    def started(self, pending: PendingCall, worker: str) -> None:
         pending.worker = worker
         self.said.append(("started", pending.key))
 
-    def released(self, pending: Pending) -> None:
+    def released(self, pending: PendingCall) -> None:
         self.said.append(("released", pending.key))
 
-    def limited(self, pending: Pending, limits: tuple[Limit, ...]) -> None:
+    def limited(self, pending: PendingCall, limits: tuple[Limit, ...]) -> None:
         self.said.append(("limited", pending.key))
 
-    def passed(self, pending: Pending, reason: str) -> None:
-        self.said.append((f"passed: {reason}" if reason else "passed", pending.key))
+    def unclaimed(self, pending: PendingCall, reason: str) -> None:
+        self.said.append((f"unclaimed: {reason}" if reason else "unclaimed", pending.key))
 
-    def progressed(self, pending: Pending, progress: Progress) -> None:
+    def progressed(self, pending: PendingCall, progress: Progress) -> None:
         self.progress.append(progress)
 
     def ended(self, keys: Iterable[str]) -> None:

@@ -29,7 +29,7 @@ LONG = 30.0
 class Keeping(MemoryTransport):
     """Cannot keep handles, a few times."""
 
-    failures = 0
+    refusals_left = 0
     ahead = 0.0
     """How far the server's clock is said to have gone on, in seconds."""
 
@@ -39,8 +39,8 @@ class Keeping(MemoryTransport):
 
     async def keep_handle(self, handle: str, body: bytes, **options: Any) -> None:
         """See `Transport.keep_handle`."""
-        if self.failures:
-            self.failures -= 1
+        if self.refusals_left:
+            self.refusals_left -= 1
             raise OSError("the server is away")
         await super().keep_handle(handle, body, **options)
 
@@ -464,7 +464,7 @@ async def _all_of(stream: AsyncIterator[str]) -> list[str]:
 async def test_a_handle_works_here_while_the_server_cannot_keep_it(
     bench: Bench, dispatcher: Dispatcher, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench.transport.failures = 3
+    bench.transport.refusals_left = 3
     handle = await move_to_background(dispatcher, "a")
     assert handle not in bench.server.handles
     assert await dispatcher.task_result(handle, session="s-1") is None

@@ -116,7 +116,7 @@ async def test_a_write_waits_for_what_came_before_it_and_holds_what_comes_after(
 
 
 async def test_in_strict_order_a_write_makes_all_calls_wait_in_line() -> None:
-    async with bench_with(order="strict") as bench:
+    async with bench_with(turn_order="strict") as bench:
         turn = bench.dispatch("r1 r2 w3")
         await bench.assert_has("r1")
         await bench.hand.end("r1")

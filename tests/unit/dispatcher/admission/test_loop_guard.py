@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from toolpool import Dispatcher, Hooks, ToolError, ToolResult, tool
 from toolpool.contract.call import Flaw, ToolCall
 from toolpool.contract.errors import ServerUnavailable
-from toolpool.contract.ledger.failure_memory import MemoryLoops
+from toolpool.contract.ledger.failure_memory import MemoryFailures
 from toolpool.contract.outcome import Code
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.admission.loop_guard import LoopGuard, digest_of
@@ -266,7 +266,7 @@ async def test_a_tool_that_rejects_too_much_is_an_event() -> None:
         assert event.detail == {"field": "what", "rate": 1.0}
 
 
-class Away(MemoryLoops):
+class Away(MemoryFailures):
     """A server that does not answer."""
 
     def suspects(self, session: str) -> bool:
@@ -286,7 +286,7 @@ async def test_a_server_that_is_away_holds_nothing_up() -> None:
 
 
 async def test_a_session_without_failures_costs_no_question() -> None:
-    class Counting(MemoryLoops):
+    class Counting(MemoryFailures):
         asked = 0
 
         async def look(self, *given: Any) -> Any:
@@ -307,7 +307,7 @@ async def test_a_session_without_failures_costs_no_question() -> None:
 
 
 async def test_memory_is_bounded() -> None:
-    loops = MemoryLoops()
+    loops = MemoryFailures()
     await loops.note("s", [(str(n), True) for n in range(38)], 0.0)
     seen = await loops.look("s", [str(n) for n in range(38)], 0.0)
     assert [found.failures for found in seen] == [0] * 6 + [1] * 32

@@ -15,7 +15,7 @@ from toolpool.contract.ledger.protocols import Claim, CloseReason, Settlement
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.signing import Keyring
 from toolpool.dispatcher.calls.deadlines import Deadlines
-from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pending import PendingCall, Stage
 from toolpool.dispatcher.transports.memory import MemoryTransport
 
 ENVELOPE = Envelope(Keyring.local())
@@ -39,14 +39,14 @@ class Bench(Told):
         assert isinstance(found, Settled)
         self.resolve(self.calls[found.key], found.outcome)
 
-    def keep(self, call: Pending, stage: Stage) -> Pending:
+    def keep(self, call: PendingCall, stage: Stage) -> PendingCall:
         """Watch a call in a stage."""
         self.calls[call.key] = call
         call.stage = stage
         self.keeper.watch(call)
         return call
 
-    async def open(self, *calls: Pending) -> None:
+    async def open(self, *calls: PendingCall) -> None:
         """Note calls in the ledger."""
         now = time.monotonic()
         epoch, _ = await self.transport.publish(
@@ -56,14 +56,14 @@ class Bench(Told):
         for call in calls:
             call.epoch = epoch
 
-    async def claim(self, call: Pending) -> None:
+    async def claim(self, call: PendingCall) -> None:
         """Let a worker have it."""
         await self.server.claim(
             [Claim(call.key, 1, "c")], worker="w-1", give_up_at=time.monotonic() + 1
         )
 
 
-async def outcome_of(call: Pending) -> tuple[Code | None, Executed]:
+async def outcome_of(call: PendingCall) -> tuple[Code | None, Executed]:
     await eventually(lambda: not call.is_open, "it is answered")
     assert call.outcome is not None
     return call.outcome.code, call.outcome.executed
@@ -215,7 +215,7 @@ async def test_cancelled_calls_say_whether_they_had_started(count: int) -> None:
     ]
 
 
-def _answers(calls: Sequence[Pending]) -> set[tuple[Code | None, Executed]]:
+def _answers(calls: Sequence[PendingCall]) -> set[tuple[Code | None, Executed]]:
     return {(call.outcome.code, call.outcome.executed) for call in calls if call.outcome}
 
 
@@ -241,7 +241,7 @@ async def test_a_fault_with_one_call_does_not_stop_the_clock_of_the_others(
     second = bench.keep(pending("b", wait=2 * SOON), Stage.WAITING)
     answer = bench.refuse
 
-    def fail_once(pending: Pending, outcome: Outcome) -> None:
+    def fail_once(pending: PendingCall, outcome: Outcome) -> None:
         monkeypatch.setattr(bench, "refuse", answer)
         raise ZeroDivisionError
 

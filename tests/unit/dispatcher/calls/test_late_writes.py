@@ -35,7 +35,7 @@ async def test_a_write_has_ended_when_its_worker_says_so() -> None:
     wait = asyncio.create_task(endings.wait(call, LONG))
     await turns()
     assert not wait.done()
-    endings.heard(["another", "k"])
+    endings.record_ends(["another", "k"])
     await turns()
     assert wait.done()
     assert await wait is True
@@ -44,7 +44,7 @@ async def test_a_write_has_ended_when_its_worker_says_so() -> None:
 async def test_an_end_received_before_the_first_asker_counts() -> None:
     endings, call = late_writes(), pending("k")
     endings.watch(call)
-    endings.heard(["k"])
+    endings.record_ends(["k"])
     assert await endings.wait(call, LONG)
 
 
@@ -59,7 +59,7 @@ async def test_the_end_of_one_write_says_nothing_about_another() -> None:
     endings, first, second = late_writes(), pending("a"), pending("b")
     endings.watch(first)
     endings.watch(second)
-    endings.heard(["a"])
+    endings.record_ends(["a"])
     assert await endings.wait(first, LONG)
     assert not await endings.wait(second, 0.0)
 
@@ -67,7 +67,7 @@ async def test_the_end_of_one_write_says_nothing_about_another() -> None:
 async def test_a_notification_of_an_unwatched_write_is_ignored() -> None:
     """It may have been answered by another dispatcher, or long ago."""
     endings, call = late_writes(), pending("k")
-    endings.heard(["k"])
+    endings.record_ends(["k"])
     assert endings._unended == {}, "nothing is kept of it"
     endings.watch(call)
     assert not await endings.wait(call, 0.0)
@@ -94,5 +94,5 @@ async def test_a_server_that_cannot_be_asked_says_nothing() -> None:
     endings, call = LateWrites(lease_ttl=8.0, has_ended=away), pending("k")
     endings.watch(call)
     assert not await endings.wait(call, 0.0)
-    endings.heard(["k"])
+    endings.record_ends(["k"])
     assert await endings.wait(call, LONG)

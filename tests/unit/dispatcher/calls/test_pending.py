@@ -11,7 +11,7 @@ from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.redis_keys import retry_key, root_of
 from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.calls.countdown_latch import CountdownLatch
-from toolpool.dispatcher.calls.pending import Pending, Stage, State
+from toolpool.dispatcher.calls.pending import PendingCall, Stage, State
 
 READ = ToolSpec(name="t", effects=Effects.READ)
 DONE = Outcome(ok=True)
@@ -36,7 +36,7 @@ MOVES = {
 PAIRS = list(itertools.product(Stage, Stage))
 
 
-def at(stage: Stage, *, outcome: Outcome | None = None) -> Pending:
+def at(stage: Stage, *, outcome: Outcome | None = None) -> PendingCall:
     """A call that has come so far, and was answered if there is an outcome."""
     call = pending("k")
     call.stage = stage
@@ -143,7 +143,7 @@ def test_the_records_of_retries_are_named_after_the_first() -> None:
     assert {root_of(retry_key("k", number)) for number in range(3)} == {"k"}
 
 
-def sent_and_lost() -> Pending:
+def sent_and_lost() -> PendingCall:
     """A call in its second attempt, sent twice, that a worker had."""
     call = at(Stage.QUEUED)
     call.published("e-1", at=1.0)

@@ -13,7 +13,7 @@ from toolpool.contract.ledger.protocols import Claim, Opening, Settlement
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import Effects, ToolSpec
-from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pending import PendingCall, Stage
 from toolpool.dispatcher.calls.publishing import Publisher
 from toolpool.dispatcher.observer import CallFacts, Observer
 from toolpool.dispatcher.transports.memory import MemoryTransport
@@ -62,11 +62,11 @@ class Queue:
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
 
-    def started(self, pending: Pending) -> None:
+    def started(self, pending: PendingCall) -> None:
         """See `publishing.Queue`."""
         self.said.append(("started", pending.key))
 
-    def orphaned(self, pending: Pending) -> None:
+    def orphaned(self, pending: PendingCall) -> None:
         """See `publishing.Queue`."""
         self.said.append(("stranded", pending.key))
 
@@ -84,12 +84,12 @@ class Bench(Told):
         shared.observers.add(self.queued)
         self.publisher = Publisher(shared, self, self.queue)
 
-    def call(self, key: str, *, stage: Stage = Stage.PUBLISHING, **options: Any) -> Pending:
+    def call(self, key: str, *, stage: Stage = Stage.PUBLISHING, **options: Any) -> PendingCall:
         made = self.calls[key] = pending(key, **options)
         made.stage = stage
         return made
 
-    async def open_elsewhere(self, call: Pending) -> None:
+    async def open_elsewhere(self, call: PendingCall) -> None:
         """Let another dispatcher send the call first."""
         now = time.monotonic()
         await MemoryTransport(self.server, "reply:other").publish(
@@ -97,7 +97,7 @@ class Bench(Told):
             give_up_at=now + 1,
         )  # fmt: skip
 
-    async def claim(self, call: Pending) -> None:
+    async def claim(self, call: PendingCall) -> None:
         """Let a worker have it."""
         await self.server.claim(
             [Claim(call.key, 1, "c")], worker="w-1", give_up_at=time.monotonic() + 1
@@ -350,7 +350,7 @@ async def test_a_call_at_fault_that_is_retried_is_not_sent_by_the_try_that_faile
     """Its retry is submitted after a pause."""
     call = bench.call("k", spec=READ)
 
-    def retry(pending: Pending, outcome: Outcome) -> None:
+    def retry(pending: PendingCall, outcome: Outcome) -> None:
         pending.start_again(start_by=pending.start_by, before=outcome)
 
     monkeypatch.setattr(bench, "resolve", retry)

@@ -11,7 +11,7 @@ from tests.waiting import eventually
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.spec import RunIn
-from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pending import PendingCall, Stage
 from toolpool.dispatcher.calls.pump import Pump
 
 LOOP = "toolpool.default.loop"
@@ -27,7 +27,7 @@ class Bench(Told):
         self.pump = Pump(services(self.transport, **settings), self)
         self.pump.set_workers({RedisKeys().queue("default", run_in): [1] for run_in in RunIn})
 
-    def resolve(self, pending: Pending, outcome: Outcome) -> None:
+    def resolve(self, pending: PendingCall, outcome: Outcome) -> None:
         """As the dispatcher does: answer, then tell the pump."""
         if pending.is_open:
             pending.answer(outcome)
@@ -39,14 +39,14 @@ class Bench(Told):
         """The keys of every message, in order."""
         return [key for batch in self.transport.batches for key in batch]
 
-    def submit(self, *keys: str, **options: Any) -> list[Pending]:
+    def submit(self, *keys: str, **options: Any) -> list[PendingCall]:
         """Calls named `session-number`."""
         calls = [pending(key, flow=key.split("-")[0], **options) for key in keys]
         for call in calls:
             self.pump.submit(call)
         return calls
 
-    async def gather(self, *keys: str, **options: Any) -> list[Pending]:
+    async def gather(self, *keys: str, **options: Any) -> list[PendingCall]:
         """Submit while a publish is under way, then let all go on."""
         self.transport.hold()
         first = self.submit("first-0")

@@ -15,7 +15,7 @@ from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.rates import Limit, rate_of
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.spec import RunIn, ToolSpec
-from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pending import PendingCall, Stage
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.rate_gate import RateGate, _Group
 from toolpool.dispatcher.outcomes import not_queued
@@ -63,7 +63,7 @@ class Bench(Told):
         self.pump.set_workers({RedisKeys().queue("default", run_in): [9] for run_in in RunIn})
         self.gate = RateGate(held, self, pump=self.pump)
 
-    def resolve(self, pending: Pending, outcome: Outcome) -> None:
+    def resolve(self, pending: PendingCall, outcome: Outcome) -> None:
         """As the dispatcher does."""
         if pending.is_open:
             for taken in self.rates.real._taken.values():
@@ -74,7 +74,7 @@ class Bench(Told):
 
     def submit(
         self, *keys: str, rate: str = "2/h", per: str = "fleet", **more: Any
-    ) -> list[Pending]:
+    ) -> list[PendingCall]:
         """Calls named `session-number` of a tool with a rate."""
         spec = ToolSpec(name="t", rate=rate, rate_per=per)
         calls = [
@@ -96,7 +96,7 @@ class Bench(Told):
         """The calls that the server was told of: they hold no place any more."""
         return [note.member for notes, _ in self.rates.steps for note in notes]
 
-    def begin(self, *calls: Pending) -> None:
+    def begin(self, *calls: PendingCall) -> None:
         """A worker has these, and says so."""
         real = self.transport._server.rates.real  # type: ignore[attr-defined]
         for call in calls:
@@ -472,7 +472,7 @@ async def test_a_server_that_is_away_does_not_hold_up_the_end(
     await bench.gate.close()
 
 
-def few(key: str, **more: Any) -> Pending:
+def few(key: str, **more: Any) -> PendingCall:
     """A call of a tool that runs twice at once at most."""
     spec = ToolSpec(name="t", concurrency=2, concurrency_scope="fleet")
     return pending(key, flow=key.split("-")[0], session="s", spec=spec, **more)

@@ -19,7 +19,7 @@ from toolpool.contract.redis_keys import RedisKeys, toolset_queue
 from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import Effects, RunIn, ToolSpec, sealed
 from toolpool.dispatcher.calls.live_workers import LiveWorkers
-from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pending import PendingCall, Stage
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.queue_routes import QueueRoutes
 from toolpool.dispatcher.calls.recovery import Recovery
@@ -118,13 +118,13 @@ class Bench(Told):
         assert isinstance(found, Settled)
         self.resolve(self.calls[found.key], found.outcome)
 
-    def started(self, pending: Pending, worker: str) -> None:
+    def started(self, pending: PendingCall, worker: str) -> None:
         """As the dispatcher does."""
         pending.worker = worker
         self.recovery.queue_watch.started(pending.queue, pending.published_at)
         self.pump.queue_of(pending).started(pending)
 
-    async def send(self, key: str, spec: ToolSpec = READ, *, queue: str = QUEUE) -> Pending:
+    async def send(self, key: str, spec: ToolSpec = READ, *, queue: str = QUEUE) -> PendingCall:
         """A call that is queued; its message lies on the queue."""
         call = self.calls[key] = pending(key, spec=spec, wait=500.0, deadline=600.0)
         call.queue = queue
@@ -133,14 +133,14 @@ class Bench(Told):
         assert call.stage is Stage.QUEUED
         return call
 
-    async def send_and_lose(self, key: str, spec: ToolSpec = READ) -> Pending:
+    async def send_and_lose(self, key: str, spec: ToolSpec = READ) -> PendingCall:
         """A call that is queued, and whose message is gone."""
         call = await self.send(key, spec)
         await self.messages()
         return call
 
     async def claim(
-        self, call: Pending, worker: str = "w-1", *, attempt: int | None = None
+        self, call: PendingCall, worker: str = "w-1", *, attempt: int | None = None
     ) -> None:
         """Let a worker have it, of which nothing is heard yet."""
         await self.messages()
@@ -151,7 +151,7 @@ class Bench(Told):
         )  # fmt: skip
         assert isinstance(left, float)
 
-    async def run(self, key: str, spec: ToolSpec = READ, worker: str = "w-1") -> Pending:
+    async def run(self, key: str, spec: ToolSpec = READ, worker: str = "w-1") -> PendingCall:
         """A call that a worker runs."""
         call = await self.send(key, spec)
         await self.claim(call, worker)
@@ -159,7 +159,7 @@ class Bench(Told):
         assert call.stage is Stage.RUNNING
         return call
 
-    async def release(self, call: Pending) -> None:
+    async def release(self, call: PendingCall) -> None:
         """Let its worker give it back."""
         claim = f"claim-{call.message.attempt}"
         assert await self.server.release(
@@ -167,14 +167,14 @@ class Bench(Told):
             worker="w-1", give_up_at=time.monotonic() + 1,
         ) == ["released"]  # fmt: skip
 
-    async def settle(self, call: Pending) -> None:
+    async def settle(self, call: PendingCall) -> None:
         """Let a worker end it, of which nothing is heard."""
         body = ENVELOPE.encode_reply(Settled(key=call.key, outcome=DONE))
         await self.server.settle(
             [Settlement(call.key, "s", 60.0, "elsewhere", body)], give_up_at=time.monotonic() + 1
         )
 
-    async def open_elsewhere(self, call: Pending, *, attempt: int) -> None:
+    async def open_elsewhere(self, call: PendingCall, *, attempt: int) -> None:
         """Let another dispatcher open it, without a message."""
         now = time.monotonic()
         await MemoryTransport(self.server, "reply:other").publish(
@@ -238,7 +238,7 @@ def lease(
     )
 
 
-def said(call: Pending) -> tuple[Code | None, Executed] | None:
+def said(call: PendingCall) -> tuple[Code | None, Executed] | None:
     return None if call.outcome is None else (call.outcome.code, call.outcome.executed)
 
 
@@ -555,7 +555,7 @@ async def test_a_call_that_was_passed_goes_where_its_tool_runs(bench: Bench) -> 
     call = await bench.send("k")
     has, lacks = bench.toolset("a", READ), bench.toolset("b", NEWER_READ)
     await bench.fleet.follow([lease("w-1", tools=has), lease("w-2", tools=lacks)])
-    await bench.recovery.passed(call, "")
+    await bench.recovery.unclaimed(call, "")
     queue = toolset_queue(QUEUE, has.digest)
     assert (call.queue, call.stage) == (queue, Stage.QUEUED)
     assert await bench.attempts(queue) == [("k", 1)], "uncounted"
@@ -569,7 +569,7 @@ async def test_a_call_that_was_passed_by_who_should_have_run_it_waits_for_the_ne
     call = await bench.send_and_lose("k")
     has = bench.toolset("a", READ)
     await bench.fleet.follow([lease(tools=has)])
-    await bench.recovery.passed(call, "")
+    await bench.recovery.unclaimed(call, "")
     assert (call.stage, await bench.attempts()) == (Stage.ORPHANED, [])
     await bench.look(lease(tools=has))
     assert (call.stage, await bench.attempts()) == (Stage.QUEUED, [("k", 1)])
@@ -582,7 +582,7 @@ async def test_a_call_that_a_worker_may_not_start_is_sent_again_with_the_next_lo
 ) -> None:
     """The reason may have gone; nothing is counted."""
     call = await bench.send_and_lose("k")
-    await bench.recovery.passed(call, "switch")
+    await bench.recovery.unclaimed(call, "switch")
     assert (call.stage, await bench.attempts()) == (Stage.ORPHANED, [])
     await bench.look(lease())
     assert (call.stage, await bench.attempts()) == (Stage.QUEUED, [("k", 1)])
@@ -591,13 +591,13 @@ async def test_a_call_that_a_worker_may_not_start_is_sent_again_with_the_next_lo
 DENIED = not_queued(Code.DENIED, "closed")
 
 
-@pytest.mark.parametrize("how", ["passed", "released", "overdue", "lost with its record"])
+@pytest.mark.parametrize("how", ["unclaimed", "released", "overdue", "lost with its record"])
 async def test_what_a_switch_denies_is_not_sent_again(bench: Bench, how: str) -> None:
     """R67: whichever way it would take."""
     call = await bench.send_and_lose("k")
     bench.denials["k"] = DENIED
-    if how == "passed":
-        await bench.recovery.passed(call, "switch")
+    if how == "unclaimed":
+        await bench.recovery.unclaimed(call, "switch")
         await bench.look(lease())
     elif how == "released":
         await bench.recovery.released(call)
@@ -628,7 +628,7 @@ async def test_a_homeless_call_waits_until_a_worker_has_its_tool(bench: Bench) -
     call = await bench.send_and_lose("k", READ)
     other = bench.toolset("b", sealed(ToolSpec(name="other")))
     await bench.look(lease(tools=other))
-    await bench.recovery.passed(call, "")
+    await bench.recovery.unclaimed(call, "")
     await bench.look(lease(tools=other))
     assert (call.stage, bench.transport.recovered) == (Stage.ORPHANED, [])
     has = bench.toolset("a", READ)
@@ -643,7 +643,7 @@ async def test_a_homeless_call_goes_to_another_version_that_judges_it_anew(bench
     call = await bench.send_and_lose("k", READ)
     newer = bench.toolset("b", NEWER_READ)
     await bench.look(lease(tools=newer))
-    await bench.recovery.passed(call, "")
+    await bench.recovery.unclaimed(call, "")
     await bench.look(lease(tools=newer))
     queue = toolset_queue(QUEUE, newer.digest)
     assert (call.queue, call.message.final) == (queue, True)
@@ -656,7 +656,7 @@ async def test_a_homeless_call_that_went_on_meanwhile_is_left_alone(
     bench: Bench, became: str
 ) -> None:
     call = await bench.send_and_lose("k", READ)
-    await bench.recovery.passed(call, "")
+    await bench.recovery.unclaimed(call, "")
     assert call.stage is Stage.ORPHANED
     if became == "answered":
         bench.resolve(call, DONE)
@@ -674,7 +674,7 @@ async def test_a_call_that_runs_was_not_passed(bench: Bench) -> None:
     call = await bench.run("k")
     has, lacks = bench.toolset("a", READ), bench.toolset("b", NEWER_READ)
     await bench.fleet.follow([lease("w-1", tools=has), lease("w-2", tools=lacks)])
-    await bench.recovery.passed(call, "")
+    await bench.recovery.unclaimed(call, "")
     assert (call.stage, call.queue, bench.transport.recovered) == (Stage.RUNNING, QUEUE, [])
 
 
@@ -685,7 +685,7 @@ async def test_an_unclaimed_call_is_not_resent_where_it_would_be_skipped(
     bench.pump.set_workers({gone: [4]})
     call = await bench.send("k", queue=gone)
     await bench.fleet.follow([lease(tools=bench.toolset("b", NEWER_READ))])
-    await bench.recovery.passed(call, "")
+    await bench.recovery.unclaimed(call, "")
     assert (call.stage, bench.transport.recovered) == (Stage.ORPHANED, [])
 
 

@@ -16,7 +16,7 @@ from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.calls import refusals
-from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pending import PendingCall, Stage
 from toolpool.dispatcher.calls.refusals import Refusals
 from toolpool.dispatcher.outcomes import not_queued
 from toolpool.dispatcher.transports.memory import MemoryTransport
@@ -59,12 +59,12 @@ class Bench(Told):
         """Another dispatcher of the same session."""
         self.refusals = Refusals(services(self.transport), self)
 
-    def call(self, key: str, *, session: str | None = "s-1", spec: ToolSpec = READ) -> Pending:
+    def call(self, key: str, *, session: str | None = "s-1", spec: ToolSpec = READ) -> PendingCall:
         made = self.calls[key] = pending(key, session=session, spec=spec)
         made.accepted_in = self.server.epoch
         return made
 
-    async def open(self, call: Pending, *, asked_in: float = 0.0) -> LedgerAnswer:
+    async def open(self, call: PendingCall, *, asked_in: float = 0.0) -> LedgerAnswer:
         """Let another dispatcher ask for the same call, `asked_in` seconds from now."""
         now = time.monotonic()
         _, (answer,) = await self.other.publish(
@@ -73,14 +73,14 @@ class Bench(Told):
         )  # fmt: skip
         return answer
 
-    async def claim(self, call: Pending) -> None:
+    async def claim(self, call: PendingCall) -> None:
         """Let a worker have it."""
         (left,) = await self.server.claim(
             [Claim(call.key, 1, "c")], worker="w-1", give_up_at=time.monotonic() + 1
         )
         assert isinstance(left, float)
 
-    async def settle(self, call: Pending, outcome: Outcome) -> bytes:
+    async def settle(self, call: PendingCall, outcome: Outcome) -> bytes:
         """Let a worker end it."""
         body = ENVELOPE.encode_reply(Settled(key=call.key, outcome=outcome))
         await self.server.settle(
@@ -88,7 +88,7 @@ class Bench(Told):
         )
         return body
 
-    async def answer_to(self, call: Pending, outcome: Outcome = FULL) -> Outcome | None:
+    async def answer_to(self, call: PendingCall, outcome: Outcome = FULL) -> Outcome | None:
         """Refuse a call; its answer, if it has got one."""
         self.tasks.clear()
         self.refusals.refuse(call, outcome)
@@ -283,7 +283,7 @@ async def test_a_call_answered_meanwhile_is_not_joined(bench: Bench) -> None:
 DENIED = not_queued(Code.DENIED, "closed")
 
 
-async def sent(bench: Bench, key: str) -> Pending:
+async def sent(bench: Bench, key: str) -> PendingCall:
     """A call that waits for a worker."""
     call = bench.call(key, session=None)
     _, (answer,) = await bench.transport.publish(

@@ -10,18 +10,18 @@ from tests.unit.dispatcher.samples import Told, pending, services
 from tests.waiting import eventually
 from toolpool.contract.envelope import (
     Envelope,
-    Passed,
     Progress,
     Released,
     Reply,
     RunsEnded,
     Settled,
     Started,
+    Unclaimed,
 )
 from toolpool.contract.ledger.memory_server import MemoryServer
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.signing import Keyring, generate_key
-from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pending import PendingCall, Stage
 from toolpool.dispatcher.calls.reply_reader import ReplyReader
 from toolpool.dispatcher.observer import Observer
 from toolpool.dispatcher.transports.memory import MemoryTransport
@@ -38,7 +38,7 @@ class Late(Observer):
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
 
-    def late(self, key: str, worker: str) -> None:
+    def late_outcome(self, key: str, worker: str) -> None:
         """See `Observer.late`."""
         self.told.append((key, worker))
 
@@ -68,7 +68,7 @@ class Bench(Told):
         shared.observers.add(self.late)
         self.collector = ReplyReader(shared, self)
 
-    def call(self, key: str, *, attempt: int = 1) -> Pending:
+    def call(self, key: str, *, attempt: int = 1) -> PendingCall:
         """A call that is on its way."""
         made = self.calls[key] = pending(key)
         made.stage = Stage.QUEUED
@@ -146,21 +146,21 @@ def test_progress_is_passed_on(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     ("attempt", "of_reply", "expected"),
-    [(1, 1, ["passed"]), (2, 2, ["passed"]), (2, 1, []), (1, 2, [])],
+    [(1, 1, ["unclaimed"]), (2, 2, ["unclaimed"]), (2, 1, []), (1, 2, [])],
 )
 def test_a_call_is_passed_on_in_its_present_attempt_only(
     bench: Bench, attempt: int, of_reply: int, expected: list[str]
 ) -> None:
     """An old message that a worker lacks the tool for says nothing about the one sent since."""
     bench.call("k", attempt=attempt)
-    bench.take(Passed(key="k", attempt=of_reply, worker="w-1"))
+    bench.take(Unclaimed(key="k", attempt=of_reply, worker="w-1"))
     assert bench.words("k") == expected
 
 
 def test_why_a_call_was_passed_is_handed_on(bench: Bench) -> None:
     bench.call("k")
-    bench.take(Passed(key="k", attempt=1, worker="w-1", reason="switch"))
-    assert bench.words("k") == ["passed: switch"]
+    bench.take(Unclaimed(key="k", attempt=1, worker="w-1", reason="switch"))
+    assert bench.words("k") == ["unclaimed: switch"]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_a_release_of_an_attempt_that_is_over_is_old_news(
     [
         Started(batch="x", worker="w-1", keys=("k",)),
         Progress(key="k", done=1.0),
-        Passed(key="k", attempt=1, worker="w-1"),
+        Unclaimed(key="k", attempt=1, worker="w-1"),
         Released(key="k", attempt=1, worker="w-1"),
     ],
 )
@@ -240,7 +240,7 @@ async def test_reading_goes_on_after_the_server_was_away(
 async def test_a_fault_with_one_reply_does_not_keep_the_others_waiting(
     reading: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(call: Pending) -> None:
+    def fail(call: PendingCall) -> None:
         if call.key == "a":
             raise ZeroDivisionError
 

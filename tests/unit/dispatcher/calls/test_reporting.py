@@ -16,7 +16,7 @@ from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.signing import Keyring, generate_key
 from toolpool.dispatcher.admission.breaker import Breaker
-from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pending import PendingCall, Stage
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.reporting import RecentlyEnded, Reporter
 from toolpool.dispatcher.transports.memory import MemoryTransport
@@ -44,7 +44,7 @@ class Bench(Told):
             self.cancelled.append(call.call.id)
             call.answer(Outcome(ok=False, code=Code.CANCELLED, executed=Executed.NO))
 
-    def add(self, key: str, *, stage: Stage = Stage.NEW, session: str | None = "s") -> Pending:
+    def add(self, key: str, *, stage: Stage = Stage.NEW, session: str | None = "s") -> PendingCall:
         call = pending(key)
         call.message = msgspec.structs.replace(call.message, session=session)
         call.stage = stage

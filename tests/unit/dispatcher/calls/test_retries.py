@@ -8,7 +8,7 @@ from tests.unit.dispatcher.samples import pending
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.calls import retries
-from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.pending import PendingCall
 from toolpool.dispatcher.calls.retries import pause_before
 
 READ = ToolSpec(name="t", effects=Effects.READ, retries=3)
@@ -35,7 +35,7 @@ def _no_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retries, "random", Steady(0.5))
 
 
-def failed_call(spec: ToolSpec = READ, *, retried: int = 0) -> Pending:
+def failed_call(spec: ToolSpec = READ, *, retried: int = 0) -> PendingCall:
     """A call of which `retried` retries have failed too."""
     call = pending("k", spec=spec)
     for _ in range(retried):
@@ -43,7 +43,7 @@ def failed_call(spec: ToolSpec = READ, *, retried: int = 0) -> Pending:
     return call
 
 
-def pause(call: Pending, outcome: Outcome = LOST, *, time_left: float = 600.0) -> float | None:
+def pause(call: PendingCall, outcome: Outcome = LOST, *, time_left: float = 600.0) -> float | None:
     return pause_before(call, outcome, first_pause=0.2, time_left=time_left)
 
 

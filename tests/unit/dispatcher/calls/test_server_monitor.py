@@ -24,7 +24,7 @@ from toolpool.dispatcher.admission.breaker import Breaker
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.calls.fleet_circuits import FleetCircuits
 from toolpool.dispatcher.calls.live_workers import LiveWorkers
-from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pending import PendingCall, Stage
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.queue_routes import QueueRoutes
 from toolpool.dispatcher.calls.recovery import Recovery
@@ -88,7 +88,7 @@ class Surveyed(MemoryTransport):
         return [self.toolset_bodies.get(digest) for digest in digests]
 
 
-async def not_asked_for(calls: Sequence[Pending]) -> None:
+async def not_asked_for(calls: Sequence[PendingCall]) -> None:
     raise AssertionError("nothing is cancelled here")
 
 
@@ -159,7 +159,7 @@ class Bench(Told):
         denied = self.available.denial(call)
         return denied.error if denied is not None else None
 
-    def submit(self, key: str, spec: ToolSpec = OLD) -> Pending:
+    def submit(self, key: str, spec: ToolSpec = OLD) -> PendingCall:
         made = self.calls[key] = pending(key, spec=spec)
         self.pump.submit(made)
         return made
@@ -356,7 +356,7 @@ async def test_only_queues_that_open_calls_are_on_are_asked_for(bench: Bench) ->
     assert bench.transport.queues == [[calls[1].queue, calls[0].queue]]
 
 
-async def run(bench: Bench, key: str) -> Pending:
+async def run(bench: Bench, key: str) -> PendingCall:
     """A call that a worker runs."""
     call = bench.submit(key)
     await turns()

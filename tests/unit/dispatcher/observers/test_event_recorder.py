@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.facts import call_ended, call_facts
-from toolpool.contract.event_entries import BEGINNING, Note, Position
+from toolpool.contract.event_entries import BEGINNING, EventEntry, Position
 from toolpool.contract.outcome import Code, Executed
 from toolpool.dispatcher.events import events_of
 from toolpool.dispatcher.observer import CallFacts, Ended, Loop, Observers, Progressed
@@ -17,7 +17,7 @@ class Noted:
     """Notes, and the events that a reader makes of them."""
 
     def __init__(self) -> None:
-        self.notes: list[Note] = []
+        self.notes: list[EventEntry] = []
         self.observers = Observers()
         self.observers.add(EventRecorder(self.notes.append, dict))
 

@@ -161,7 +161,7 @@ def test_a_call_that_two_dispatchers_have_is_counted_by_one(metrics: Metrics) ->
 
 
 def test_every_observer_moment_has_a_metric(metrics: Metrics) -> None:
-    metrics.late("k", "w")
+    metrics.late_outcome("k", "w")
     metrics.lost(call_facts(), "w")
     metrics.requeued(call_facts())
     metrics.sent("q", 7)

@@ -123,7 +123,7 @@ class Late(Observer):
     def __init__(self) -> None:
         self.keys: list[str] = []
 
-    def late(self, key: str, worker: str) -> None:
+    def late_outcome(self, key: str, worker: str) -> None:
         self.keys.append(key)
 
 

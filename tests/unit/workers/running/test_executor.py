@@ -14,13 +14,13 @@ from toolpool.contract.envelope import (
     Batch,
     CallMessage,
     Envelope,
-    Passed,
     PolicyVerdict,
     Released,
     Reply,
     RunsEnded,
     Settled,
     Switch,
+    Unclaimed,
 )
 from toolpool.contract.kill_switches import switch_name
 from toolpool.contract.ledger.lua_scripts import new_nonce
@@ -220,8 +220,8 @@ class Bench:
         self.ledger.switch_states[switch_name(switch)] = ENVELOPE.encode(switch)
         self.ledger.switch_version = new_nonce()
 
-    def passed(self) -> list[tuple[str, str]]:
-        return [(said.key, said.reason) for said in self.said() if isinstance(said, Passed)]
+    def unclaimed(self) -> list[tuple[str, str]]:
+        return [(said.key, said.reason) for said in self.said() if isinstance(said, Unclaimed)]
 
     def said(self) -> list[Reply]:
         return [ENVELOPE.decode_reply(item) for item in self.ledger._inboxes[REPLY].items]
@@ -377,7 +377,9 @@ async def test_a_call_for_a_tool_that_is_not_here_is_passed_on() -> None:
     """Unclaimed, so that another worker may have it in the same attempt."""
     bench = Bench({RunIn.LOOP: 4})
     await bench.call("a", "elsewhere")
-    await eventually(lambda: any(isinstance(said, Passed) for said in bench.said()), "it is said")
+    await eventually(
+        lambda: any(isinstance(said, Unclaimed) for said in bench.said()), "it is said"
+    )
     assert bench.ledger.state("a") == "open"
 
 
@@ -686,9 +688,9 @@ async def test_a_stopping_worker_gives_back_what_waits_for_a_process(children: C
 # Switches.
 
 
-async def passed(bench: Bench, key: str) -> None:
+async def is_unclaimed(bench: Bench, key: str) -> None:
     """A call was not claimed, its dispatcher knows why, and its slot is free."""
-    await eventually(lambda: bench.passed() == [(key, "switch")], "its dispatcher is told")
+    await eventually(lambda: bench.unclaimed() == [(key, "switch")], "its dispatcher is told")
     assert bench.ledger.state(key) == "open"
     assert bench.slots.free() == {RunIn.LOOP: 1}
 
@@ -698,7 +700,7 @@ async def test_a_worker_claims_nothing_that_a_switch_denies(tmp_path: Path) -> N
     bench = Bench({RunIn.LOOP: 1})
     bench.switch()
     await bench.call("a", "touch", path=str(tmp_path / "ran"))
-    await passed(bench, "a")
+    await is_unclaimed(bench, "a")
     assert not (tmp_path / "ran").exists()
 
 
@@ -708,7 +710,7 @@ async def test_nothing_is_claimed_after_the_step_in_which_a_switch_was_set(tmp_p
     await bench.admission.follow_switches()
     bench.ledger.before_claim = lambda: bench.switch() if bench.ledger.claims == 1 else None
     await bench.call("a", "touch", path=str(tmp_path / "ran"))
-    await passed(bench, "a")
+    await is_unclaimed(bench, "a")
     assert not (tmp_path / "ran").exists()
 
 
@@ -719,7 +721,7 @@ async def test_a_switch_with_a_value_denies_the_calls_that_have_it(tmp_path: Pat
     await bench.call("a", "touch", path=closed)
     await bench.call("b", "touch", path=other)
     await eventually(lambda: "b" in bench.outcomes(), "the other call has ended")
-    assert bench.passed() == [("a", "switch")] and not Path(closed).exists()
+    assert bench.unclaimed() == [("a", "switch")] and not Path(closed).exists()
 
 
 async def test_a_switch_with_a_value_is_held_against_what_the_tool_reads(tmp_path: Path) -> None:
@@ -792,7 +794,7 @@ async def test_a_claim_waits_while_switches_cannot_be_read(tmp_path: Path) -> No
 
     bench.ledger.switches = switches  # type: ignore[method-assign]
     await bench.call("a", "touch", path=str(tmp_path / "ran"))
-    await passed(bench, "a")
+    await is_unclaimed(bench, "a")
 
 
 async def test_a_drain_waits_for_a_run_that_is_about_to_free_its_places_and_be_settled() -> None:
