@@ -407,7 +407,7 @@ class RedisTransport:
         # One command for all of them: one each would cost as much as the calls.
         key = self._names.turns(int(at // _HOUR))
         members = {_member(note, int(at * 1e6) + n): 0 for n, note in enumerate(notes)}
-        pipeline = self._client.pipeline(transaction=True)
+        pipeline = self._client.pipeline(transaction=False)
         pipeline.zadd(key, members)
         pipeline.expire(key, self._hours_kept * _HOUR)
         await pipeline.execute()

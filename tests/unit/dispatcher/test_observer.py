@@ -221,6 +221,14 @@ async def test_a_retry_by_the_pool_is_reported(dispatcher: Dispatcher, seen: Rec
     assert (call.retry, ended.code) == (1, Code.RAISED)
 
 
+async def test_a_switch_for_a_tool_that_nobody_offers_is_set_with_a_warning(
+    dispatcher: Dispatcher, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be set before its tool is deployed, or its name may be mistyped."""
+    await dispatcher.deny("pya", reason="broken")
+    assert "switch_for_unknown_tool tool=pya" in caplog.text
+
+
 async def test_switches_and_workers_are_told(dispatcher: Dispatcher, seen: Recording) -> None:
     await dispatcher.deny("echo", reason="maintenance")
     await told(seen, "switched")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.twins import alone, second
 from tests.waiting import eventually
 from toolpool import (
     Allow,
@@ -25,6 +26,7 @@ from toolpool import (
     ToolResult,
     tool,
 )
+from toolpool.contract.envelope import CatalogEntry
 from toolpool.dispatcher.observer import Audit, Observer
 
 RAN: list[int] = []
@@ -406,3 +408,24 @@ async def test_a_preview_says_that_a_tool_may_be_tried_and_does_not_try_it() -> 
             (preview,) = await dispatcher.preview(call, session="s-1")
             assert (preview.decision, preview.retry_after) == ("allow", None)
         assert (await run("works")).ok
+
+
+async def test_a_call_that_was_asked_about_for_another_version_of_its_tool_is_denied() -> None:
+    @tool(name="pay", effects="write", approval=True, version="2")
+    async def newer(amount: int) -> str:
+        return f"paid {amount} by transfer"
+
+    async with alone([pay]) as host:
+        async with second(host, background_wait=0.05) as old:
+            waiting = await asked(old)
+        entry = CatalogEntry(spec=newer.spec, published_at=host._server.time() + 1, version="1.0")
+        host._server.catalog["pay"] = host._background._envelope.encode(entry)
+        async with second(host) as new:
+            told = await asked(new, wait=5)
+        assert (waiting.state, told.code, told.executed) == (
+            State.WAITING,
+            Code.DENIED,
+            Executed.NO,
+        )
+        assert "its tool has changed since it was approved" in str(told.error)
+        assert RAN == []

@@ -120,6 +120,13 @@ async def test_a_hook_says_yes_or_no_by_name(asked: Any) -> None:
     assert no is False and (not why or "not that one" in why)
 
 
+async def test_a_provider_may_have_run_what_was_granted(asked: Any) -> None:
+    hooks = Hooks(before_call=lambda _: Allow())
+    async with Dispatcher.in_memory([look], hooks=hooks) as dispatcher:
+        [granted] = await dispatcher.dispatch(asked, session="s-1")
+    assert (granted.ok, granted.executed) == (True, Executed.UNKNOWN)
+
+
 async def test_a_server_that_is_called_as_its_tool_is_part_of_the_name(asked: Any) -> None:
     """Else a rule about the server's tools would not see it."""
     seen: list[str] = []
