@@ -21,6 +21,7 @@ from toolpool.contract.errors import (
     SigningKeyMissing,
 )
 from toolpool.contract.server.password_masking import without_password, without_passwords_of
+from toolpool.contract.server.connection_pool import ConnectionPool
 from toolpool.contract.server.redis_clients import AsyncRedisClient, RedisClient
 from toolpool.contract.server.unix_sockets import why_not_private
 from toolpool.contract.settings import Settings
@@ -198,7 +199,7 @@ def keyring(settings: Settings) -> Keyring:
 
 def open_async(settings: Settings, *, blocking: bool = False) -> "redis.asyncio.Redis":
     """An asyncio client that returns bytes. `blocking`: for blocking reads."""
-    pool = redis.asyncio.BlockingConnectionPool.from_url(
+    pool = ConnectionPool.from_url(
         require_redis_url(settings),
         max_connections=_CONNECTIONS,
         timeout=_CONNECTION_WAIT_SECONDS,  # wait for a connection instead of failing in a burst

@@ -1,0 +1,48 @@
+"""The asyncio connection pool."""
+
+from typing import Any
+
+import redis.asyncio
+
+_BlockingPool: Any = redis.asyncio.BlockingConnectionPool
+
+
+class ConnectionPool(_BlockingPool):  # type: ignore[misc]
+    """redis-py's blocking pool with a list of idle connections in front.
+
+    redis-py takes locks, timers and metrics for each connection that it hands out: 100 function
+    calls, which is a quarter of what a lone call costs. It still makes, counts and closes all
+    connections; those in the list are in use for it.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._idle: list[Any] = []
+        self._waiting = 0
+        """How many tasks wait for redis-py to hand out a connection."""
+
+    async def get_connection(self, *_: Any, **__: Any) -> Any:
+        """A connected connection, after waiting for it if all are in use."""
+        if self._idle:
+            connection = self._idle.pop()
+            try:
+                if not connection.is_connected or await connection.can_read():
+                    await self.ensure_connection(connection)
+            except BaseException:
+                await self.release(connection)
+                raise
+            return connection
+        self._waiting += 1
+        try:
+            return await super().get_connection()
+        finally:
+            self._waiting -= 1
+
+    async def release(self, connection: Any) -> None:
+        """Take a connection back."""
+        if self._waiting:
+            await super().release(connection)
+            return
+        if connection.should_reconnect():
+            await connection.disconnect()
+        self._idle.append(connection)
