@@ -80,41 +80,42 @@ def digest_of(tool: str, arguments: dict[str, Any], bound: str = "") -> str:
     return encoding.digest([tool, arguments, bound])
 
 
-def read_request(
-    envelope: Envelope, data: bytes, *, key: str, tenant: str, prefix: str
-) -> ApprovalRequest:
-    """Decode the request of the record `key`. Raises `MessageRejected` for any other."""
-    request = envelope.decode(ApprovalRequest, data)
-    if (request.message.key, request.tenant, request.prefix) != (key, tenant, prefix):
-        raise MessageRejected("foreign", "an approval request for another call")
-    return request
+class ApprovalReader:
+    """Reads requests and decisions that are signed for one tenant and key prefix."""
 
+    def __init__(self, envelope: Envelope, tenant: str, prefix: str) -> None:
+        self._envelope = envelope
+        self._tenant = tenant
+        self._prefix = prefix
 
-def trusted_request(
-    envelope: Envelope, data: bytes, *, key: str, tenant: str, prefix: str
-) -> ApprovalRequest | None:
-    """The request in the record `key`; None if the record has no valid signature for this call."""
-    if not data:
-        return None
-    try:
-        return read_request(envelope, data, key=key, tenant=tenant, prefix=prefix)
-    except MessageRejected as error:
-        log.error("message_rejected reason=%s approval=%s: %s", error.reason, key, error)
-        return None
+    def request(self, key: str, data: bytes) -> ApprovalRequest:
+        """Decode the request of the record `key`. Raises `MessageRejected` for any other."""
+        request = self._envelope.decode(ApprovalRequest, data)
+        of = (request.message.key, request.tenant, request.prefix)
+        if of != (key, self._tenant, self._prefix):
+            raise MessageRejected("foreign", "an approval request for another call")
+        return request
 
+    def trusted_request(self, key: str, data: bytes) -> ApprovalRequest | None:
+        """The request of the record `key`; None, and logged, if it is not one signed for it."""
+        if not data:
+            return None
+        try:
+            return self.request(key, data)
+        except MessageRejected as error:
+            log.error("message_rejected reason=%s approval=%s: %s", error.reason, key, error)
+            return None
 
-def read_decision(
-    envelope: Envelope, data: bytes, *, key: str, tenant: str, prefix: str, digest: str
-) -> ApprovalDecision:
-    """Decode the decision for this key and digest. Raises `MessageRejected` for any other.
+    def decision(self, key: str, data: bytes, digest: str) -> ApprovalDecision:
+        """Decode the decision for this key and digest. Raises `MessageRejected` for any other.
 
-    The caller checks whether the decision has expired.
-    """
-    decision = envelope.decode(ApprovalDecision, data)
-    about = (decision.key, decision.tenant, decision.prefix, decision.digest)
-    if about != (key, tenant, prefix, digest):
-        raise MessageRejected("foreign", "an approval decision for another call")
-    return decision
+        The caller checks whether the decision has expired.
+        """
+        decision = self._envelope.decode(ApprovalDecision, data)
+        about = (decision.key, decision.tenant, decision.prefix, decision.digest)
+        if about != (key, self._tenant, self._prefix, digest):
+            raise MessageRejected("foreign", "an approval decision for another call")
+        return decision
 
 
 def may_decide(by: str, approvers: Collection[str]) -> bool:

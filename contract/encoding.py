@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+_LONGEST_WORD = 60
+
 
 def _plain(value: Any) -> Any:
     """The text or number of a subclass, such as `markupsafe.Markup` or `numpy.float64`."""
@@ -65,11 +67,11 @@ def printable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def word_of(value: Any, longest: int = 60) -> str:
+def word_of(value: Any) -> str:
     """A provider's one-word value as printable text; it is a string or an SDK's enum."""
     value = getattr(value, "value", value)
     try:
-        return printable(value if isinstance(value, str) else str(value))[:longest]
+        return printable(value if isinstance(value, str) else str(value))[:_LONGEST_WORD]
     except (ValueError, RecursionError):  # an integer too long to print, or a cyclic value
         return type(value).__name__
 

@@ -17,11 +17,10 @@ import msgspec
 from toolpool.contract import logs
 from toolpool.contract.approval_messages import (
     ApprovalDecision,
+    ApprovalReader,
     ApprovalRequest,
     digest_of,
     may_decide,
-    read_decision,
-    trusted_request,
 )
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import BackgroundCall
@@ -79,7 +78,8 @@ class ApprovalWaits:
         self._ledger = services.transport.approvals
         self._transport = services.transport
         self._envelope = services.envelope
-        self._settings = services.settings
+        self._settings = settings = services.settings
+        self._reader = ApprovalReader(services.envelope, settings.tenant, settings.key_prefix)
         self._observers = services.observers
         self._in_flight = in_flight
         self._ended = in_flight.ended_calls
@@ -313,14 +313,7 @@ class ApprovalWaits:
     def _decision(self, found: ApprovalRecord, request: ApprovalRequest) -> ApprovalDecision | None:
         """The decision of an authorized person; any other is logged and decides nothing."""
         try:
-            decision = read_decision(
-                self._envelope,
-                found.decision,
-                key=request.message.key,
-                tenant=request.tenant,
-                prefix=request.prefix,
-                digest=request.digest,
-            )
+            decision = self._reader.decision(request.id, found.decision, request.digest)
             if not may_decide(decision.by, request.approvers):
                 raise MessageRejected("foreign", "by an unauthorized person")
         except MessageRejected as error:
@@ -347,7 +340,7 @@ class ApprovalWaits:
         is_sent = found is not None and found.state in ("open", "claimed")
         if left <= 0 and not is_sent:
             pending.approved(start_by=pending.start_by, deadline=pending.deadline)
-            self._in_flight.unapproved(pending)
+            self._in_flight.deadlines.close_unapproved(pending)
             return
         if not is_sent and not self._offers(request.message.tool):
             # requested by its handle: a dispatcher that offers its tool sends it
@@ -425,7 +418,8 @@ class ApprovalWaits:
     async def _take_back(self, pending: PendingCall) -> None:
         """End the record of an answered call; repeat until the ledger confirms it."""
         for pause in growing_pauses(_LONGEST_PAUSE_SECONDS):
-            if await self._in_flight.end_record(pending) or time.monotonic() >= pending.start_by:
+            is_ended = await self._in_flight.deadlines.end_record(pending)
+            if is_ended or time.monotonic() >= pending.start_by:
                 return
             await asyncio.sleep(pause)
 
@@ -446,7 +440,7 @@ class ApprovalWaits:
             current = self._transport.epoch
             await self._write_again()
             self._written_in = current
-        epoch = self._in_flight.reported_epoch
+        epoch = self._in_flight.recovery.reported_epoch
         if epoch is not None and epoch != self._confirmed_in:
             await self._confirm(epoch)
             self._confirmed_in = epoch
@@ -543,13 +537,7 @@ class ApprovalWaits:
         self._in_flight.keep_approval(pending)
 
     def _request(self, found: ApprovalRecord) -> ApprovalRequest | None:
-        return trusted_request(
-            self._envelope,
-            found.request,
-            key=found.key,
-            tenant=self._settings.tenant,
-            prefix=self._settings.key_prefix,
-        )
+        return self._reader.trusted_request(found.key, found.request)
 
     def _tell_end(self, found: ApprovalRecord) -> None:
         request = self._request(found) if found.approval in ("denied", "expired") else None

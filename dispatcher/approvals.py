@@ -6,11 +6,10 @@ from typing import Any, Self
 
 from toolpool.contract.approval_messages import (
     ApprovalDecision,
+    ApprovalReader,
     ApprovalRequest,
     ApprovalState,
     may_decide,
-    read_decision,
-    trusted_request,
 )
 from toolpool.contract.encoding import printable
 from toolpool.contract.envelope import Decided, Envelope
@@ -65,7 +64,8 @@ class Approvals:
         self._ledger = services.transport.approvals
         self._transport = services.transport
         self._envelope = services.envelope
-        self._settings = services.settings
+        settings = services.settings
+        self._reader = ApprovalReader(services.envelope, settings.tenant, settings.key_prefix)
         self._wording = wording_of(services.settings)
 
     async def waiting(self, *, session: str | None = None) -> list[Approval]:
@@ -189,26 +189,13 @@ class Approvals:
         raise KeyError(f"there is no approval {str(id)[:40]!r}: it is unknown or expired")
 
     def _request(self, record: ApprovalRecord) -> ApprovalRequest | None:
-        return trusted_request(
-            self._envelope,
-            record.request,
-            key=record.key,
-            tenant=self._settings.tenant,
-            prefix=self._settings.key_prefix,
-        )
+        return self._reader.trusted_request(record.key, record.request)
 
     def _shown(self, record: ApprovalRecord, request: ApprovalRequest) -> Approval:
         decision = None
         if record.decision:
             try:
-                decision = read_decision(
-                    self._envelope,
-                    record.decision,
-                    key=request.id,
-                    tenant=request.tenant,
-                    prefix=request.prefix,
-                    digest=request.digest,
-                )
+                decision = self._reader.decision(request.id, record.decision, request.digest)
             except MessageRejected:
                 decision = None
         return approval_of(request, record.shown or ApprovalState.SENT, decision)

@@ -148,7 +148,7 @@ class Dispatcher:
             )
         if self._specs is not None:
             self._parts.catalog.replace(self._specs)
-        await self._in_flight.wait_for_tools(self._settings.catalog_timeout)
+        await self._in_flight.server_monitor.wait_for_tools(self._settings.catalog_timeout)
 
     def _look_at_rules(self) -> None:
         offers = self._parts.catalog.listed.values()

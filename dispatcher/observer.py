@@ -379,29 +379,10 @@ class Observers(ObserverDispatch):
             for follower in call.followers:
                 self.call("progressed", follower, told)
 
-    def audited(
-        self,
-        what: str,
-        *,
-        tool: str,
-        call_id: str = "",
-        session: str | None = None,
-        by: str = "",
-        reason: str = "",
-        approval: str = "",
-    ) -> None:
-        """Report a decision; see `Audit`."""
+    def audited(self, what: str, **fields: Any) -> None:
+        """Report a decision; `fields` are those of `Audit`."""
         if self.listeners["audited"]:
-            told = Audit(
-                what=what,
-                tool=tool,
-                call_id=call_id,
-                session=session,
-                by=by,
-                reason=reason,
-                approval=approval,
-            )
-            self.notify("audited", told)
+            self.notify("audited", Audit(what=what, **fields))
 
     def hook_failed(
         self,

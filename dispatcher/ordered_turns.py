@@ -289,7 +289,7 @@ class OrderedTurns:
             if pending.spec.effects is not Effects.WRITE:
                 continue
             since = turn_began if pending.outcome == forgotten() else pending.answered_at
-            if not await self._in_flight.end_of_write(pending, since):
+            if not await self._in_flight.late_writes.end_of(pending, since):
                 return pending.call.name
         return None
 

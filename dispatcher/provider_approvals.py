@@ -14,12 +14,11 @@ import msgspec
 
 from toolpool.contract import logs
 from toolpool.contract.approval_messages import (
+    ApprovalReader,
     ApprovalRequest,
     ApprovalState,
     digest_of,
     may_decide,
-    read_decision,
-    read_request,
 )
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import CallMessage
@@ -87,7 +86,8 @@ class ProviderApprovals:
         self._ledger = services.transport.approvals
         self._transport = services.transport
         self._envelope = services.envelope
-        self._settings = services.settings
+        settings = self._settings = services.settings
+        self._reader = ApprovalReader(services.envelope, settings.tenant, settings.key_prefix)
         self._observers = services.observers
         self._policy = policy
         self._wording = wording
@@ -331,7 +331,6 @@ class ProviderApprovals:
             unclaimed=(body := self._envelope.encode_settled(key, outcome)),
             claimed=body,
             doubtful=self._envelope.encode_settled(key, ended_before),
-            cancel=b"",
             unsent=True,
         )
         give_up_at = time.monotonic() + _END_SECONDS
@@ -347,20 +346,16 @@ class ProviderApprovals:
         words = self._wording.words
         if found.state == "waiting":
             return _Answer(words.reasons[outcomes.NOBODY_APPROVED], "expired")
-        key, tenant, prefix = found.key, self._settings.tenant, self._settings.key_prefix
+        key = found.key
         recorded = self._recorded(key, found.outcome) if found.state == "settled" else None
         if found.shown in _UNDECIDED or (found.state == "settled" and not found.request):
             what = "expired" if found.shown is ApprovalState.EXPIRED else ""
             return self._as_recorded(recorded)._replace(what=what)
         was_used = recorded is not None and recorded.ok
         try:
-            request = read_request(
-                self._envelope, found.request, key=key, tenant=tenant, prefix=prefix
-            )
+            request = self._reader.request(key, found.request)
             digest = digest_of(call.name, call.arguments or {})
-            decision = read_decision(
-                self._envelope, found.decision, key=key, tenant=tenant, prefix=prefix, digest=digest
-            )
+            decision = self._reader.decision(key, found.decision, digest)
             is_own = request.message.session == options.session
             if not is_own or not may_decide(decision.by, request.approvers):
                 raise MessageRejected("foreign", "it is for something else")

@@ -14,8 +14,8 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from toolpool.contract import logs
-from toolpool.contract.envelope import Envelope, WorkerLease
-from toolpool.contract.errors import BrokerUnreachable
+from toolpool.contract.envelope import Cancel, Envelope, WorkerLease
+from toolpool.contract.errors import BrokerUnreachable, MessageRejected, ServerError
 from toolpool.contract.ledger.lua_scripts import LuaScripts
 from toolpool.contract.ledger.protocols import Settlement
 from toolpool.contract.ledger.rate_counters import RedisRates
@@ -35,7 +35,6 @@ from toolpool.workers.presence import Presence
 from toolpool.workers.running import forks
 from toolpool.workers.running.admission import Admission
 from toolpool.workers.running.call_runner import CallRunner
-from toolpool.workers.running.cancels import follow_cancels
 from toolpool.workers.running.children import started_children
 from toolpool.workers.running.claimed_call import ClaimedCall
 from toolpool.workers.running.executor import Executor
@@ -65,6 +64,8 @@ _START_SECONDS = 90.0
 _FLUSH_SECONDS = 6.0
 """How many seconds longer than its grace period a stop waits for a server that does not answer."""
 _LAST_ANSWER_SECONDS = 2.0
+_CANCELS_SECONDS = 5
+"""How long one read of cancel requests waits, in seconds."""
 _OTHER_BROKER_SECONDS = 20.0
 """The patience in seconds for a broker on another server, which the lease does not monitor."""
 _SERVER_FORGETS_SECONDS = 5.0
@@ -375,9 +376,7 @@ class WorkerService:
         self._tasks = [
             asyncio.ensure_future(self._pulse()),
             asyncio.ensure_future(self._follow_switches()),
-            asyncio.ensure_future(
-                follow_cancels(self._settings, self._envelope, self.id, self._executor)
-            ),
+            asyncio.ensure_future(self._follow_cancels()),
         ]
 
     async def _close(self) -> None:
@@ -388,6 +387,22 @@ class WorkerService:
             await self._children.close()
         self._runner.close()
         self._credentials.close()
+
+    async def _follow_cancels(self) -> None:
+        """Cancel calls at their dispatchers' request, read on a separate connection."""
+        client = connection.open_async(self._settings, blocking=True)
+        name = self._names.cancel(self.id)
+        while True:
+            try:
+                async with asyncio.timeout(2 * _CANCELS_SECONDS):  # then the connection is dead
+                    item: Any = await client.blpop([name], timeout=_CANCELS_SECONDS)
+                if item is not None:
+                    self._executor.cancel(self._envelope.decode(Cancel, item[1]).key)
+            except MessageRejected as error:
+                log.warning("cancel_rejected reason=%s: %s", error.reason, error)
+            except (ServerError, TimeoutError) as error:
+                log.warning("cancels_unread: %s", str(error) or type(error).__name__)
+                await asyncio.sleep(1.0)
 
     async def _follow_switches(self) -> None:
         """Restore switches that were removed without a key. New switches are reported by claims."""

@@ -148,11 +148,12 @@ async def send(
     return await send(client, command, attempt)
 
 
-def growing_pauses(longest: float, first: float = 0.1) -> Iterator[float]:
-    """Exponential backoff: pauses in seconds, each twice as long as the one before."""
+def growing_pauses(longest: float) -> Iterator[float]:
+    """Exponential backoff: pauses in seconds from 0.1 on, each twice as long as the one before."""
+    pause = 0.1
     while True:
-        yield first
-        first = min(2 * first, longest)
+        yield pause
+        pause = min(2 * pause, longest)
 
 
 class SeenEpochs:

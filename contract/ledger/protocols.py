@@ -139,7 +139,7 @@ class Closing(msgspec.Struct, frozen=True, gc=False):
     unclaimed: bytes
     claimed: bytes
     doubtful: bytes
-    cancel: bytes
+    cancel: bytes = b""
     unsent: bool = False
     anew_after: float | None = None
     leaves_mark: bool = True

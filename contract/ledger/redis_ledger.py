@@ -163,8 +163,7 @@ class RedisLedger:
                 release.too_often,
                 int(release.entered),
             )
-        answers = await self._scripts.run(LuaScript.RELEASE, keys, arguments, give_up_at=give_up_at)
-        return [answer.decode(errors="replace") for answer in answers]
+        return await self._words(LuaScript.RELEASE, keys, arguments, give_up_at)
 
     async def claim(
         self,
@@ -218,8 +217,7 @@ class RedisLedger:
         arguments: list[str | bytes | int] = [worker, *marks]
         for renewal in renewals:
             arguments += (renewal.attempt, renewal.claim_nonce, int(renewal.rerunnable))
-        answers = await self._scripts.run(LuaScript.RENEW, keys, arguments, give_up_at=give_up_at)
-        return [answer.decode(errors="replace") for answer in answers]
+        return await self._words(LuaScript.RENEW, keys, arguments, give_up_at)
 
     async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:
         """Store outcomes; answers `first`, `late` or `gone` for each."""
@@ -232,7 +230,17 @@ class RedisLedger:
                 settlement.reply,
                 settlement.body,
             )
-        answers = await self._scripts.run(LuaScript.SETTLE, keys, arguments, give_up_at=give_up_at)
+        return await self._words(LuaScript.SETTLE, keys, arguments, give_up_at)
+
+    async def _words(
+        self,
+        step: LuaScript,
+        keys: Sequence[str],
+        arguments: Sequence[str | bytes | int],
+        give_up_at: float,
+    ) -> list[str]:
+        """Run a step that answers a word for each key."""
+        answers = await self._scripts.run(step, keys, arguments, give_up_at=give_up_at)
         return [answer.decode(errors="replace") for answer in answers]
 
     async def keep_output(self, handle: str, body: bytes, *, owner: str, keep: float) -> bool:

@@ -20,8 +20,8 @@ from toolpool.contract.errors import (
     ServerUnsuitable,
     SigningKeyMissing,
 )
-from toolpool.contract.server.password_masking import without_password, without_passwords_of
 from toolpool.contract.server.connection_pool import ConnectionPool
+from toolpool.contract.server.password_masking import without_password, without_passwords_of
 from toolpool.contract.server.redis_clients import AsyncRedisClient, RedisClient
 from toolpool.contract.server.unix_sockets import why_not_private
 from toolpool.contract.settings import Settings
@@ -167,11 +167,6 @@ def is_redis(broker: str) -> bool:
     return urlsplit(broker).scheme.partition("+")[0] in ("redis", "rediss", "sentinel")
 
 
-def is_private_socket(url: str) -> bool:
-    """Whether only this user can reach the server."""
-    return urlsplit(url).scheme in _UNIX_SCHEMES and why_not_private(url) is None
-
-
 def keyring(settings: Settings) -> Keyring:
     """The keys that sign and verify under the key prefix.
 
@@ -235,13 +230,13 @@ def _packing_in_c(connection: Any) -> Any:
     return Packing
 
 
-def open_sync(settings: Settings, *, blocking: bool = False) -> "redis.Redis":
+def open_sync(settings: Settings) -> "redis.Redis":
     """The synchronous counterpart of `open_async`."""
     client: redis.Redis = RedisClient.from_url(
         require_redis_url(settings),
         decode_responses=False,
         socket_connect_timeout=settings.connect_timeout,
-        socket_timeout=None if blocking else settings.connect_timeout,
+        socket_timeout=settings.connect_timeout,
         retry=Retry(NoBackoff(), 0),
         protocol=2,
     )

@@ -145,6 +145,5 @@ def _closing(end: _End) -> Closing:
         unclaimed=end.body,
         claimed=b"",
         doubtful=end.body,
-        cancel=b"",
         unsent=end.is_final,
     )

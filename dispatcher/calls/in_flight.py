@@ -11,7 +11,7 @@ from typing_extensions import override
 from toolpool.contract.approval_messages import ApprovalRequest
 from toolpool.contract.background_tasks import BackgroundTasks
 from toolpool.contract.call import ToolCall
-from toolpool.contract.envelope import BackgroundCall, Progress, Question
+from toolpool.contract.envelope import BackgroundCall, Question
 from toolpool.contract.kill_switches import KillSwitches
 from toolpool.contract.outcome import Code, Executed, Outcome, failure, may_still_run
 from toolpool.contract.rates import Limit
@@ -85,26 +85,26 @@ class InFlightCalls(Calls):
             breaker=self._breaker,
             canonical=catalog.canonical,
         )
-        self._late_writes = LateWrites(
+        self.late_writes = LateWrites(
             lease_ttl=settings.lease_ttl, has_ended=self._transport.has_ended
         )
         self.ended_calls = EndedCalls(services, self)
         self._pump = Pump(services, self)
         self._rate_gate = RateGate(services, self, pump=self._pump)
         self._refusals = Refusals(services, self)
-        self._deadlines = Deadlines(services, self)
-        self._recovery = Recovery(services, self, pump=self._pump, fleet=fleet, routes=self._routes)
+        self.deadlines = Deadlines(services, self)
+        self.recovery = Recovery(services, self, pump=self._pump, fleet=fleet, routes=self._routes)
         self._reply_reader = ReplyReader(services, self)
         self._run_sharing = RunSharing(services, self)
         self.reporter = Reporter(
             services, self, pump=self._pump, breaker=self._breaker, cancel=self.cancel
         )
-        self._server_monitor = ServerMonitor(
+        self.server_monitor = ServerMonitor(
             services,
             self,
             catalog=catalog,
             pump=self._pump,
-            recovery=self._recovery,
+            recovery=self.recovery,
             fleet=fleet,
             available=self.available,
             circuits=FleetCircuits(services, self._breaker),
@@ -112,23 +112,19 @@ class InFlightCalls(Calls):
             follows_catalog=follows_catalog,
         )
         self._retries = Retries(
-            services, pump=self._pump, deadlines=self._deadlines, submit=self._submit_again
+            services, pump=self._pump, deadlines=self.deadlines, submit=self._submit_again
         )
         self._tasks = BackgroundTasks()
 
     async def start(self) -> None:
         """Connect, survey the server once, and start reading replies. Raises `Misconfigured`."""
         await self._transport.open()
-        await self._server_monitor.once()
+        await self.server_monitor.once()
         self.in_background(self._reply_reader.run())
-        self.in_background(self._server_monitor.run())
+        self.in_background(self.server_monitor.run())
         self.in_background(self._rate_gate.follow())
         if self._observers.listeners["pulse"]:
             self.in_background(beat(self, self._pump, self._observers))
-
-    async def wait_for_tools(self, seconds: float) -> None:
-        """Return as soon as there is a tool. Raises `CatalogEmpty` or `Misconfigured`."""
-        await self._server_monitor.wait_for_tools(seconds)
 
     async def close(self) -> None:
         """Cancel the calls that have a waiter and close every connection. Idempotent.
@@ -140,10 +136,10 @@ class InFlightCalls(Calls):
         await self._rate_gate.close()
         await self._tasks.end()
         for pending in self._open.values():
-            self._deadlines.forget(pending)
+            self.deadlines.forget(pending)
             pending.answer(failure(Code.CANCELLED, "", Executed.UNKNOWN))  # for local waiters
         self._open.clear()
-        self._deadlines.close()
+        self.deadlines.close()
         self._pump.close()
         await self._transport.close()
 
@@ -176,12 +172,12 @@ class InFlightCalls(Calls):
     def send_run(self, run: PendingCall) -> None:
         """Send a run that equal calls share."""
         self._open[run.root] = run
-        self._deadlines.watch(run, alone=True)
+        self.deadlines.watch(run, alone=True)
         self._rate_gate.submit(run)
 
     def send_alone(self, pending: PendingCall) -> None:
         """Send a call that shares no run."""
-        self._deadlines.watch(pending, alone=True)
+        self.deadlines.watch(pending, alone=True)
         self._rate_gate.submit(pending)
 
     def hold(
@@ -214,21 +210,13 @@ class InFlightCalls(Calls):
         if not pending.is_held:
             pending.is_held = True
             self._pump.hold(pending, always=True)
-        self._deadlines.watch_approval(pending)
-
-    def unapproved(self, pending: PendingCall) -> None:
-        """End a call that was not approved in time, or was sent during its approval."""
-        self._deadlines.close_unapproved(pending)
-
-    async def end_record(self, pending: PendingCall) -> bool:
-        """End the record of an answered call. Returns whether the server confirmed it."""
-        return await self._deadlines.end_record(pending)
+        self.deadlines.watch_approval(pending)
 
     def send_held(self, pending: PendingCall, *, is_sent: bool) -> None:
         """Send an approved call, if it may still be sent; join a call that `is_sent`."""
         if pending.is_held:
             self._remove_held(pending)
-        self._deadlines.watch(pending, alone=True)
+        self.deadlines.watch(pending, alone=True)
         if is_sent:
             self.join(pending)
         else:
@@ -251,15 +239,10 @@ class InFlightCalls(Calls):
             pending.unsent()
             self.approvals.look(pending)
 
-    @property
-    def reported_epoch(self) -> str | None:
-        """The server's epoch, as in `Recovery.reported_epoch`."""
-        return self._recovery.reported_epoch
-
     @override
     def restart_queue_wait(self, pending: PendingCall) -> None:
         pending.restart_queue_wait(time.monotonic() + self._settings.queue_timeout)
-        self._deadlines.watch(pending, alone=True)
+        self.deadlines.watch(pending, alone=True)
 
     @override
     def decided(self, pending: PendingCall, decision: bytes) -> None:
@@ -366,7 +349,7 @@ class InFlightCalls(Calls):
             epoch=self._transport.epoch or "",
         )
         if is_watched:
-            self._deadlines.watch(pending)
+            self.deadlines.watch(pending)
         return pending, True
 
     def run_here(
@@ -416,17 +399,17 @@ class InFlightCalls(Calls):
         )
         if is_wanted or not may_be_unsent:
             self._pump.queue_of(pending).adopt(pending)
-        self._deadlines.watch(pending, alone=True)
+        self.deadlines.watch(pending, alone=True)
         if not is_wanted:
             return pending
         # lost: the next dispatcher that requests approval writes it again
         if found.approval and not has_record:
             self.approvals.look(pending)
         elif has_record or (pending.message.rerunnable and pending.deadline > now):
-            await self._recovery.released(pending)
+            await self.recovery.released(pending)
         elif may_be_unsent and pending.deadline > now:
             pending.published(found.epoch, now)
-            await self._recovery.released(pending)
+            await self.recovery.released(pending)
         elif pending.start_by > now and pending.start_by != pending.deadline:
             self._pump.queue_of(pending).orphaned(pending)
         else:
@@ -447,7 +430,7 @@ class InFlightCalls(Calls):
     @override
     def join(self, pending: PendingCall) -> None:
         self._pump.queue_of(pending).adopt(pending)
-        self.in_background(self._recovery.released(pending))
+        self.in_background(self.recovery.released(pending))
 
     @override
     def denial(self, pending: PendingCall) -> Outcome | None:
@@ -462,10 +445,6 @@ class InFlightCalls(Calls):
         self._pump.move_to_background(pending)
         pending.move_to_background(kept)
 
-    async def end_of_write(self, pending: PendingCall, since: float) -> bool:
-        """Whether an answered write has ended; see `LateWrites.end_of`."""
-        return await self._late_writes.end_of(pending, since)
-
     async def cancel(self, calls: Sequence[PendingCall]) -> None:
         """End calls for every dispatcher; each is answered `aborted.cancelled`.
 
@@ -475,7 +454,7 @@ class InFlightCalls(Calls):
         for pending in shared:
             pending.abandoned(everywhere=True)
         # another dispatcher would run the calls of its handle
-        self._deadlines.close_abandoned(shared)
+        self.deadlines.close_abandoned(shared)
         await self._end(calls, everywhere=True)
 
     async def leave(self, calls: Sequence[PendingCall]) -> None:
@@ -487,7 +466,7 @@ class InFlightCalls(Calls):
 
     async def _end(self, calls: Sequence[PendingCall], *, everywhere: bool) -> None:
         if calls and (left := self._run_sharing.leave(calls)):
-            await self._deadlines.cancel(left, everywhere=everywhere)
+            await self.deadlines.cancel(left, everywhere=everywhere)
 
     def resolve(self, pending: PendingCall, outcome: Outcome) -> None:
         """Answer a call; only the first answer counts."""
@@ -510,10 +489,10 @@ class InFlightCalls(Calls):
         if pending.is_new_outcome and not shares_run and worker:
             if self._observers.listeners["started"]:
                 self._observers.started(pending, worker)  # too short to be announced
-            self._recovery.queue_watch.started(pending.queue, pending.published_at)
+            self.recovery.queue_watch.started(pending.queue, pending.published_at)
         if pending.is_new_outcome and not pending.is_run:
             self._observers.ended(pending, outcome)
-        self._deadlines.forget(pending)
+        self.deadlines.forget(pending)
         del self._open[pending.root]
         if pending.is_held:
             self._remove_held(pending)
@@ -528,7 +507,7 @@ class InFlightCalls(Calls):
         if must_not_run and may_be_asked_again and pending.queue and not is_noted_later:
             self.ended_calls.note(pending, outcome)
         if pending.spec.effects is Effects.WRITE and may_still_run(outcome):
-            self._late_writes.watch(pending)
+            self.late_writes.watch(pending)
 
     def _submit_again(self, pending: PendingCall) -> None:
         if pending.is_open:
@@ -548,23 +527,19 @@ class InFlightCalls(Calls):
 
     @override
     def has_lost_its_worker(self, pending: PendingCall) -> bool:
-        return self._recovery.has_lost_its_worker(pending)
+        return self.recovery.has_lost_its_worker(pending)
 
     @override
     def started(self, pending: PendingCall, worker: str) -> None:
         pending.worker = worker
-        self._recovery.queue_watch.started(pending.queue, pending.published_at)
+        self.recovery.queue_watch.started(pending.queue, pending.published_at)
         self._observers.started(pending, worker)
         self._pump.queue_of(pending).started(pending)
 
     @override
-    def progressed(self, pending: PendingCall, progress: Progress) -> None:
-        self._observers.progressed(pending, progress)
-
-    @override
     def released(self, pending: PendingCall) -> None:
         self._observers.call("released", pending)
-        self.in_background(self._recovery.released(pending))
+        self.in_background(self.recovery.released(pending))
 
     @override
     def limited(self, pending: PendingCall, limits: tuple[Limit, ...]) -> None:
@@ -573,13 +548,13 @@ class InFlightCalls(Calls):
 
     @override
     def unclaimed(self, pending: PendingCall, reason: str) -> None:
-        self.in_background(self._recovery.unclaimed(pending, reason))
+        self.in_background(self.recovery.unclaimed(pending, reason))
         if reason and not pending.republished:  # if passed again, it waits for the next survey
-            self._server_monitor.soon()
+            self.server_monitor.soon()
 
     @override
     def ended(self, keys: Iterable[str]) -> None:
-        self._late_writes.record_ends(keys)
+        self.late_writes.record_ends(keys)
 
     @override
     def asked(self, question: Question) -> None:
@@ -596,7 +571,7 @@ class InFlightCalls(Calls):
 
     @override
     def abandoned(self, calls: Sequence[PendingCall]) -> None:
-        self._deadlines.close_abandoned(calls)
+        self.deadlines.close_abandoned(calls)
 
     @override
     def find(self, key: str) -> PendingCall | None:

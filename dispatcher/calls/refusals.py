@@ -108,7 +108,6 @@ class Refusals:
             unclaimed=encode(Settled(key=key, outcome=outcome, at=at)),
             claimed=doubtful,
             doubtful=doubtful,
-            cancel=b"",
             unsent=not again,
             leaves_mark=False,
         )
@@ -191,7 +190,6 @@ class Refusals:
             unclaimed=self._envelope.encode_settled(pending.key, outcome),
             claimed=doubtful,
             doubtful=doubtful,
-            cancel=b"",
             unsent=pending.certainly_not_run,
             anew_after=_anew_after(outcome),
             leaves_mark=pending.leaves_mark,

@@ -89,7 +89,7 @@ class ReplyReader:
         if pending is None:
             return
         if isinstance(reply, Progress):
-            self._calls.progressed(pending, reply)
+            self._observers.progressed(pending, reply)
         elif isinstance(reply, Decided):
             self._calls.decided(pending, reply.decision)
         elif isinstance(reply, Unclaimed):

@@ -5,7 +5,7 @@ from collections.abc import Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from toolpool.contract.envelope import Envelope, Progress, Question
+from toolpool.contract.envelope import Envelope, Question
 from toolpool.contract.outcome import Outcome
 from toolpool.contract.rates import Limit
 from toolpool.contract.settings import Settings
@@ -99,10 +99,6 @@ class Calls(Protocol):
 
     def restart_queue_wait(self, pending: PendingCall) -> None:
         """Let a started call wait for another worker, with a new queue wait."""
-        ...
-
-    def progressed(self, pending: PendingCall, progress: Progress) -> None:
-        """Report a tool's progress."""
         ...
 
     def ended(self, keys: Iterable[str]) -> None:

@@ -168,12 +168,12 @@ class Reader(msgspec.Struct, frozen=True):
         told = texts.text_repaired(repaired[1], self.wording)
         return values, None, f"{note} {told}" if note else told
 
-    def unreadable(self, index: int, *, id: Any = None, name: Any = None) -> ToolCall:
+    def unreadable(self, index: int, *, id: Any = None) -> ToolCall:
         """The call in a block that is not of the provider's form."""
         return self.call(
             index,
             id=id,
-            name=name if isinstance(name, str) else "",
+            name="",
             raw=None,
             flaw=Flaw(Code.UNPARSEABLE, "no_form"),
         )

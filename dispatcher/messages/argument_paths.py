@@ -14,9 +14,9 @@ _AMBIGUOUS = re.compile(r'\A\Z|[.,:"]')
 Path = tuple[str | int, ...]
 
 
-def one(path: Path, *, pointer: bool = False) -> str:
-    """`edits.0.path`, or `/edits/0/path`."""
-    return _joined([_step(step, pointer=pointer) for step in path], pointer=pointer)
+def one(path: Path) -> str:
+    """A path such as `edits.0.path`."""
+    return several([path])[0]
 
 
 def several(paths: Iterable[Path], *, pointer: bool = False) -> list[str]:

@@ -56,20 +56,24 @@ NOTED = "shared"
 class Transport(Protocol):
     """Carries batches out and replies in. Methods raise `ServerUnavailable` past `give_up_at`."""
 
+    id: str
+    """The dispatcher's id, as in its reports."""
+    reply: str
+    """The stream to which workers send this dispatcher's replies."""
     is_full: bool
     """Whether the server was almost out of memory at the last survey: new calls are refused, so
     that the others can end.
     """
-
-    @property
-    def id(self) -> str:
-        """The dispatcher's id, as in its reports."""
-        ...
-
-    @property
-    def reply(self) -> str:
-        """The stream to which workers send this dispatcher's replies."""
-        ...
+    failures: FailureMemory
+    """The recorded failures of sessions, for the whole fleet."""
+    events: EventLog
+    """The event log that every process can follow. It is closed separately, after all else."""
+    rates: RateLedger
+    """The rate limit counters of the whole fleet."""
+    approvals: ApprovalLedger
+    """The calls that wait for approval, for the whole fleet."""
+    shared: SharedLedger
+    """The runs that equal calls share, for the whole fleet."""
 
     @property
     def epoch(self) -> str | None:
@@ -78,34 +82,6 @@ class Transport(Protocol):
 
     def server_time(self) -> float:
         """The server's clock, extrapolated from the last survey; Unix time in seconds."""
-        ...
-
-    @property
-    def failures(self) -> FailureMemory:
-        """The recorded failures of sessions, for the whole fleet."""
-        ...
-
-    @property
-    def events(self) -> EventLog:
-        """The event log that every process can follow.
-
-        It has to be closed separately, after everything else.
-        """
-        ...
-
-    @property
-    def rates(self) -> RateLedger:
-        """The rate limit counters of the whole fleet."""
-        ...
-
-    @property
-    def approvals(self) -> ApprovalLedger:
-        """The calls that wait for approval, for the whole fleet."""
-        ...
-
-    @property
-    def shared(self) -> SharedLedger:
-        """The runs that equal calls share, for the whole fleet."""
         ...
 
     async def open(self) -> None:

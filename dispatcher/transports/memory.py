@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 from toolpool.contract.ledger.answers import LedgerAnswer, decode_answers
-from toolpool.contract.ledger.approval_steps import MemoryApprovals
+from toolpool.contract.ledger.approval_steps import ApprovalLedger, MemoryApprovals
 from toolpool.contract.ledger.event_stream import EventLog
 from toolpool.contract.ledger.failure_memory import FailureMemory
 from toolpool.contract.ledger.memory_server import MemoryServer
@@ -31,54 +31,28 @@ class MemoryTransport:
 
     def __init__(self, server: MemoryServer, reply: str = "reply:memory") -> None:
         self._server = server
-        self._reply = reply
-        self.approvals = MemoryApprovals(server, reply)
+        self.id = self.reply = reply
+        self.failures: FailureMemory = server.failures
+        self.events: EventLog = server.events
+        self.rates: RateLedger = server.rates
+        self.approvals: ApprovalLedger = MemoryApprovals(server, reply)
+        self.shared: SharedLedger = server.shared
         self.is_full = False  # a process has no such limit
         self._catalog: dict[str, bytes] | None = None
         self._turns = _TURNS.setdefault(server, deque(maxlen=_TURNS_KEPT))
 
     @property
-    def id(self) -> str:
-        """The dispatcher's id, as in its reports."""
-        return self._reply
-
-    @property
-    def reply(self) -> str:
-        """The name of the reply stream."""
-        return self._reply
-
-    @property
     def epoch(self) -> str | None:
-        """The server's epoch at the last survey; None before."""
+        """The server's epoch; no survey is needed."""
         return self._server.epoch
 
     def server_time(self) -> float:
-        """The server's clock, extrapolated from the last survey; Unix time in seconds."""
+        """The server's clock; Unix time in seconds."""
         return self._server.time()
-
-    @property
-    def failures(self) -> FailureMemory:
-        """The recorded failures of sessions, for the whole fleet."""
-        return self._server.failures
-
-    @property
-    def events(self) -> EventLog:
-        """The event log that every process can follow."""
-        return self._server.events
-
-    @property
-    def shared(self) -> SharedLedger:
-        """The runs that equal calls share, for the whole fleet."""
-        return self._server.shared
-
-    @property
-    def rates(self) -> RateLedger:
-        """The rate limit counters of the whole fleet."""
-        return self._server.rates
 
     async def open(self) -> None:
         """Do nothing: there is nothing to connect to."""
-        self._server.dispatchers.add(self._reply)
+        self._server.dispatchers.add(self.reply)
 
     async def publish(
         self,
@@ -94,7 +68,7 @@ class MemoryTransport:
         epoch, answers = await self._server.open(
             openings,
             nonce=nonce,
-            reply=self._reply,
+            reply=self.reply,
             queue=queue,
             message=message,
             give_up_at=give_up_at,
@@ -107,12 +81,12 @@ class MemoryTransport:
     ) -> list[LedgerAnswer]:
         """End calls; returns the state of each, or its outcome."""
         return decode_answers(
-            await self._server.close(closings, reply=self._reply, end=end, give_up_at=give_up_at)
+            await self._server.close(closings, reply=self.reply, end=end, give_up_at=give_up_at)
         )
 
     async def receive(self) -> list[bytes]:
         """Wait for the next signed replies."""
-        return [(await self._server.take(self._reply))[1]]
+        return [(await self._server.take(self.reply))[1]]
 
     async def catalog(self) -> list[bytes] | None:
         """The signed catalog entries; None if nothing has changed since the last call."""
@@ -135,7 +109,7 @@ class MemoryTransport:
         """Restart the calls of one queue that may run again; settle the others as lost."""
         return decode_answers(
             await self._server.recover(
-                recoveries, reply=self._reply, queue=queue, give_up_at=give_up_at
+                recoveries, reply=self.reply, queue=queue, give_up_at=give_up_at
             )
         )
 
@@ -233,4 +207,4 @@ class MemoryTransport:
 
     async def close(self) -> None:
         """Remove this dispatcher from the server."""
-        self._server.dispatchers.discard(self._reply)
+        self._server.dispatchers.discard(self.reply)

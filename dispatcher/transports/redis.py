@@ -16,9 +16,9 @@ from toolpool.contract import encoding, logs
 from toolpool.contract.errors import ServerError, ServerUnavailable
 from toolpool.contract.fleet_clock import DOUBT_SECONDS, FleetClock, elapsed
 from toolpool.contract.ledger.answers import CallState, LedgerAnswer, decode_answers
-from toolpool.contract.ledger.approval_steps import RedisApprovals
-from toolpool.contract.ledger.event_stream import RedisEvents
-from toolpool.contract.ledger.failure_memory import RedisFailures
+from toolpool.contract.ledger.approval_steps import ApprovalLedger, RedisApprovals
+from toolpool.contract.ledger.event_stream import EventLog, RedisEvents
+from toolpool.contract.ledger.failure_memory import FailureMemory, RedisFailures
 from toolpool.contract.ledger.lua_scripts import (
     LuaScript,
     LuaScripts,
@@ -34,9 +34,9 @@ from toolpool.contract.ledger.protocols import (
     RecoveryRequest,
     SwitchChange,
 )
-from toolpool.contract.ledger.rate_counters import RedisRates
+from toolpool.contract.ledger.rate_counters import RateLedger, RedisRates
 from toolpool.contract.ledger.redis_ledger import RedisLedger
-from toolpool.contract.ledger.shared_runs import RedisShared
+from toolpool.contract.ledger.shared_runs import RedisShared, SharedLedger
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.server.redis_clients import mapped
@@ -107,7 +107,7 @@ class RedisTransport:
         self._settings = settings
         self._names = RedisKeys(settings.key_prefix)
         self.id = secrets.token_hex(8)
-        self._reply = self._names.reply(self.id)
+        self.reply = self._names.reply(self.id)
         self._client = connection.open_async(settings)
         self._reader = connection.open_async(settings, blocking=True)
         self._scripts = LuaScripts(self._client, lease_ttl=settings.lease_ttl)
@@ -121,26 +121,28 @@ class RedisTransport:
             settings.key_prefix,
             forgets_after=settings.dedup_ttl,
         )
-        self.failures = RedisFailures(
+        self.failures: FailureMemory = RedisFailures(
             self._scripts,
             self._reader,
             self._names,
         )
-        self.shared = RedisShared(self._scripts, self._names)
-        self.approvals = RedisApprovals(
+        self.shared: SharedLedger = RedisShared(self._scripts, self._names)
+        self.approvals: ApprovalLedger = RedisApprovals(
             self._scripts,
             self._names,
-            self._reply,
+            self.reply,
             settings.tenant,
             dedup_ttl=settings.dedup_ttl,
         )
-        self.events = RedisEvents(
+        self.events: EventLog = RedisEvents(
             connection.open_async(settings),
             connection.open_async(settings, blocking=True),
             self._names,
             kept=settings.events_maxlen,
         )
-        self.rates = RedisRates(self._scripts, self._names, queue_timeout=settings.queue_timeout)
+        self.rates: RateLedger = RedisRates(
+            self._scripts, self._names, queue_timeout=settings.queue_timeout
+        )
         self._hours_kept = math.ceil(settings.turn_ttl / _HOUR) + 1
         self._broker = Broker(connection.broker_url(settings)) if settings.broker_url else None
         self._last_read = b"0"
@@ -153,11 +155,6 @@ class RedisTransport:
     def server_time(self) -> float:
         """The server's clock, extrapolated from the last survey; Unix time in seconds."""
         return self._clock.time()
-
-    @property
-    def reply(self) -> str:
-        """The key of the reply stream."""
-        return self._reply
 
     async def open(self) -> None:
         """Connect and check the server. Raises `BrokerUnreachable` or `ServerUnsuitable`."""
@@ -180,7 +177,7 @@ class RedisTransport:
         epoch, answers = await self._ledger.open(
             openings,
             nonce=nonce,
-            reply=self._reply,
+            reply=self.reply,
             queue=queue,
             message=celery_message.redis_message(queue, message) if here else b"",
             give_up_at=give_up_at,
@@ -201,7 +198,7 @@ class RedisTransport:
         return decode_answers(
             await self._ledger.close(
                 closings,
-                reply=self._reply,
+                reply=self.reply,
                 end=end,
                 give_up_at=give_up_at,
                 now=self.server_time(),
@@ -215,7 +212,7 @@ class RedisTransport:
         command = ("XREAD", "COUNT", self._read_at_most, "BLOCK", _BLOCK_MS, "STREAMS")
         since = time.monotonic()
         async with asyncio.timeout(_BLOCK_MS / 1000 + _SILENCE_SECONDS):
-            found = await send(self._reader, (*command, self._reply, self._last_read))
+            found = await send(self._reader, (*command, self.reply, self._last_read))
         if not found:
             if await self._is_another_stream():
                 self._last_read = b"0"
@@ -227,13 +224,13 @@ class RedisTransport:
         self._last_read = entries[-1][0]
         self._untrimmed += len(entries)
         if has_end(self._last_read):
-            entries = await without_end(self._client, self._reply, entries)
+            entries = await without_end(self._client, self.reply, entries)
             self._last_read = b"0"
         return [fields[1] for _, fields in entries]
 
     async def _is_another_stream(self) -> bool:
         """Whether replies begin before the last read position: a clock jump expired the stream."""
-        newest: Any = await self._client.xrevrange(self._reply, count=1)
+        newest: Any = await self._client.xrevrange(self.reply, count=1)
         return bool(newest) and _place(newest[0][0]) < _place(self._last_read)
 
     async def _trim(self) -> None:
@@ -242,7 +239,7 @@ class RedisTransport:
         self._untrimmed = 0
         # a server that refuses writes still has replies to read
         with suppress(ServerError):
-            await self._client.xtrim(self._reply, minid=after.decode(), approximate=False)
+            await self._client.xtrim(self.reply, minid=after.decode(), approximate=False)
 
     async def catalog(self) -> list[bytes] | None:
         """The signed catalog entries; None if nothing has changed since the last call."""
@@ -282,7 +279,7 @@ class RedisTransport:
         answers = decode_answers(
             await self._ledger.recover(
                 recoveries,
-                reply=self._reply,
+                reply=self.reply,
                 queue=queue if self._broker is None else "",
                 give_up_at=give_up_at,
             )
@@ -479,7 +476,7 @@ class RedisTransport:
         """Delete the reply stream and close the connections."""
         try:
             async with asyncio.timeout(1.0):
-                await self._client.delete(self._reply, self._names.dispatcher(self.id))
+                await self._client.delete(self.reply, self._names.dispatcher(self.id))
                 await self._client.zrem(self._names.dispatchers, self.id)
         except (ServerError, TimeoutError):
             pass  # it expires

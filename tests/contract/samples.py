@@ -16,10 +16,9 @@ from msgspec.structs import replace
 
 from toolpool.contract.approval_messages import (
     ApprovalDecision,
+    ApprovalReader,
     ApprovalRequest,
     digest_of,
-    read_decision,
-    read_request,
 )
 from toolpool.contract.credentials import MissingReason, MissingSecret, missing_secret_outcome
 from toolpool.contract.envelope import (
@@ -106,9 +105,11 @@ REQUEST = ApprovalRequest(
     approvers=("anna", "finance"),
     by="refunds",
 )
-OF_REQUEST = {"key": REQUEST.id, "tenant": "acme", "prefix": "toolpool"}
+READER = ApprovalReader(ENVELOPE, "acme", "toolpool")
 DECISION = ApprovalDecision(
-    **OF_REQUEST,
+    key=REQUEST.id,
+    tenant="acme",
+    prefix="toolpool",
     digest=REQUEST.digest,
     approved=True,
     by="anna",
@@ -400,11 +401,11 @@ SAMPLES = {
             limits=(Limit("3f0c", rate_of("100/min"), "tool"),),
         )
     ),
-    "approval": Sample(REQUEST, ENVELOPE.encode, partial(read_request, ENVELOPE, **OF_REQUEST)),
+    "approval": Sample(REQUEST, ENVELOPE.encode, partial(READER.request, REQUEST.id)),
     "decision": Sample(
         DECISION,
         ENVELOPE.encode,
-        partial(read_decision, ENVELOPE, digest=REQUEST.digest, **OF_REQUEST),
+        lambda data: READER.decision(REQUEST.id, data, REQUEST.digest),
     ),
     "decided": _reply(Decided(key=REQUEST.id, decision=ENVELOPE.encode(DECISION))),
     "cancel": Sample(Cancel(key=CALL.key), ENVELOPE.encode, partial(ENVELOPE.decode, Cancel)),

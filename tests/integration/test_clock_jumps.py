@@ -436,7 +436,7 @@ async def opened(transport: RedisTransport, *keys: str) -> list[bytes]:
     _, answers = await transport._ledger.open(
         openings,
         nonce=new_nonce(),
-        reply=transport._reply,
+        reply=transport.reply,
         queue="queue",
         message=b"",
         give_up_at=time.monotonic() + 5.0,
@@ -446,7 +446,7 @@ async def opened(transport: RedisTransport, *keys: str) -> list[bytes]:
 
 async def closed(transport: RedisTransport, end: CloseReason, *closings: Closing) -> list[bytes]:
     return await transport._ledger.close(
-        closings, reply=transport._reply, end=end, give_up_at=time.monotonic() + 5.0
+        closings, reply=transport.reply, end=end, give_up_at=time.monotonic() + 5.0
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from toolpool.contract import logs
-from toolpool.contract.approval_messages import digest_of, read_decision
+from toolpool.contract.approval_messages import ApprovalReader, digest_of
 from toolpool.contract.envelope import CallMessage, Envelope, Switch
 from toolpool.contract.errors import MessageRejected, ToolDeclarationInvalid
 from toolpool.contract.kill_switches import KillSwitches, SwitchLedger
@@ -123,14 +123,9 @@ class Admission:
     def _not_approved(self, tool: Tool, call: CallMessage, tenant: str) -> Outcome | None:
         """The outcome of a call that nobody approved for this version of the tool."""
         try:
-            decision = read_decision(
-                self._envelope,
-                call.approval or b"",
-                key=root_of(call.key),
-                tenant=tenant,
-                prefix=self._prefix,
-                digest=digest_of(call.tool, call.arguments, tool.spec.bound_digest),
-            )
+            digest = digest_of(call.tool, call.arguments, tool.spec.bound_digest)
+            reader = ApprovalReader(self._envelope, tenant, self._prefix)
+            decision = reader.decision(root_of(call.key), call.approval or b"", digest)
         except MessageRejected as error:
             log.error("message_rejected reason=%s tool=%s: %s", error.reason, call.tool, error)
             is_changed = call.approval is not None and call.digest != tool.spec.digest

@@ -16,6 +16,7 @@ from toolpool.cli.options import load_settings
 from toolpool.contract.errors import Misconfigured, SigningKeyMissing, ToolDeclarationInvalid
 from toolpool.contract.redis_keys import RedisKeys, is_queue
 from toolpool.contract.server import connection, password_masking, process_secrets
+from toolpool.contract.server.unix_sockets import why_not_private
 from toolpool.contract.settings import Settings, mistyped_variables, warn_of_mistyped_variables
 from toolpool.contract.signing import Keyring, generate_key
 from toolpool.contract.spec import RunIn
@@ -418,11 +419,15 @@ def listening(path: Path, mode: int) -> str:
     return f"unix://{path}?db=1"
 
 
+def is_private(url: str) -> bool:
+    return why_not_private(url) is None
+
+
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o722])
 def test_a_socket_that_others_may_open_needs_a_key(folder: Path, mode: int) -> None:
     folder.chmod(0o755)
     url = listening(folder / "s", mode)
-    assert not connection.is_private_socket(url)
+    assert not is_private(url)
     with pytest.raises(SigningKeyMissing, match="unixsocketperm 700"):
         connection.keyring(Settings(redis_url=url))
     with_key = Settings(redis_url=url, signing_key=SecretStr(generate_key()))
@@ -432,32 +437,32 @@ def test_a_socket_that_others_may_open_needs_a_key(folder: Path, mode: int) -> N
 def test_a_socket_of_this_user_alone_needs_none(folder: Path) -> None:
     """By its own mode, or because nobody else comes to it."""
     open_one, closed = listening(folder / "s", 0o777), listening(folder / "t", 0o700)
-    assert connection.is_private_socket(open_one)
+    assert is_private(open_one)
     folder.chmod(0o755)
-    assert not connection.is_private_socket(open_one)
-    assert connection.is_private_socket(closed)
+    assert not is_private(open_one)
+    assert is_private(closed)
     assert connection.keyring(Settings(redis_url=closed))
     (folder / "link").symlink_to(folder / "s")
-    assert not connection.is_private_socket(f"unix://{folder}/link")
+    assert not is_private(f"unix://{folder}/link")
 
 
 def test_a_socket_that_others_may_replace_needs_a_key(folder: Path) -> None:
     url = listening(folder / "s", 0o700)
     folder.chmod(0o777)
-    assert not connection.is_private_socket(url)
+    assert not is_private(url)
     folder.chmod(0o1777)  # as /tmp
-    assert connection.is_private_socket(url)
+    assert is_private(url)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
 def test_a_socket_of_another_user_needs_a_key(folder: Path) -> None:
     url = listening(folder / "s", 0o700)
     os.chown(folder / "s", 65534, 65534)
-    assert not connection.is_private_socket(url)
+    assert not is_private(url)
 
 
 def test_the_embedded_servers_socket_is_private(server: EmbeddedServer) -> None:
-    assert connection.is_private_socket(server.url)
+    assert is_private(server.url)
 
 
 @pytest.mark.parametrize("queue", ["gpu.large", "", "a b", "x" * 65])

@@ -10,7 +10,6 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import (
     CallMessage,
     Envelope,
-    Progress,
     RunsEnded,
     Settled,
     Started,
@@ -81,7 +80,6 @@ class Told(Calls):
         self.denials: dict[str, Outcome] = {}
         self.lost_workers: set[str] = set()
         self.replies: list[bytes] = []
-        self.progress: list[Progress] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.on_answer: Callable[[PendingCall], None] = lambda pending: None
 
@@ -143,9 +141,6 @@ class Told(Calls):
 
     def unclaimed(self, pending: PendingCall, reason: str) -> None:
         self.said.append((f"unclaimed: {reason}" if reason else "unclaimed", pending.key))
-
-    def progressed(self, pending: PendingCall, progress: Progress) -> None:
-        self.progress.append(progress)
 
     def ended(self, keys: Iterable[str]) -> None:
         self.said += [("ended", key) for key in keys]

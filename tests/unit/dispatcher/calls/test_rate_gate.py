@@ -57,7 +57,7 @@ class Bench(Told):
         super().__init__()
         self.transport = HeldTransport()
         self.rates = Rates(self.transport.rates)
-        self.transport._server.rates = self.rates  # type: ignore[assignment]
+        self.transport.rates = self.transport._server.rates = self.rates  # type: ignore[assignment]
         held = services(self.transport, **settings)
         self.pump = Pump(held, self)
         self.pump.set_workers({RedisKeys().queue("default", run_in): [9] for run_in in RunIn})

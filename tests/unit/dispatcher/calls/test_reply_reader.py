@@ -23,7 +23,7 @@ from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.signing import Keyring, generate_key
 from toolpool.dispatcher.calls.pending import PendingCall, Stage
 from toolpool.dispatcher.calls.reply_reader import ReplyReader
-from toolpool.dispatcher.observer import Observer
+from toolpool.dispatcher.observer import CallFacts, Observer, Progressed
 from toolpool.dispatcher.transports.memory import MemoryTransport
 
 ENVELOPE = Envelope(Keyring.local())
@@ -32,26 +32,31 @@ REPLY = "reply:memory"
 DONE = Outcome(ok=True, data=1, worker="w-1")
 
 
-class Late(Observer):
-    """Notes outcomes that came too late."""
+class Watching(Observer):
+    """Notes progress, and outcomes that came too late."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
+        self.progress: list[Progressed] = []
+
+    def progressed(self, call: CallFacts, progressed: Progressed) -> None:
+        """See `Observer.progressed`."""
+        self.progress.append(progressed)
 
     def late_outcome(self, key: str, worker: str) -> None:
-        """See `Observer.late`."""
+        """See `Observer.late_outcome`."""
         self.told.append((key, worker))
 
 
 class Failing(MemoryTransport):
     """Cannot be read from a few times."""
 
-    failures = 0
+    faults_left = 0
 
     async def receive(self) -> list[bytes]:
         """See `Transport.receive`."""
-        if self.failures:
-            self.failures -= 1
+        if self.faults_left:
+            self.faults_left -= 1
             raise OSError("the server is away")
         return await super().receive()
 
@@ -63,9 +68,9 @@ class Bench(Told):
         super().__init__()
         self.server = MemoryServer()
         self.transport = Failing(self.server)
-        self.late = Late()
+        self.watching = Watching()
         shared = services(self.transport)
-        shared.observers.add(self.late)
+        shared.observers.add(self.watching)
         self.collector = ReplyReader(shared, self)
 
     def call(self, key: str, *, attempt: int = 1) -> PendingCall:
@@ -103,7 +108,7 @@ def test_an_outcome_answers_its_call(bench: Bench) -> None:
     bench.take(Settled(key="k", outcome=DONE))
     assert call.outcome == DONE
     assert other.is_open
-    assert bench.late.told == []
+    assert bench.watching.told == []
 
 
 def test_an_outcome_for_an_answered_call_is_only_reported(bench: Bench) -> None:
@@ -112,7 +117,7 @@ def test_an_outcome_for_an_answered_call_is_only_reported(bench: Bench) -> None:
     call.answer(first)
     bench.take(Settled(key="k", outcome=DONE))
     assert call.outcome is first
-    assert bench.late.told == [("k", "w-1")]
+    assert bench.watching.told == [("k", "w-1")]
 
 
 @pytest.mark.parametrize("key", ["k", "k.2"])
@@ -120,7 +125,7 @@ def test_an_outcome_for_an_unknown_call_is_reported_by_its_first_record(
     bench: Bench, key: str
 ) -> None:
     bench.take(Settled(key=key, outcome=DONE))
-    assert bench.late.told == [("k", "w-1")]
+    assert bench.watching.told == [("k", "w-1")]
     assert bench.said == []
 
 
@@ -139,9 +144,8 @@ def test_the_end_of_tools_is_passed_on_though_their_calls_were_answered(bench: B
 
 def test_progress_is_passed_on(bench: Bench) -> None:
     bench.call("k")
-    progress = Progress(key="k", done=1.0, total=2.0, message="half")
-    bench.take(progress)
-    assert bench.progress == [progress]
+    bench.take(Progress(key="k", done=1.0, total=2.0, message="half"))
+    assert bench.watching.progress == [Progressed(done=1.0, total=2.0, message="half")]
 
 
 @pytest.mark.parametrize(
@@ -188,7 +192,7 @@ def test_a_release_of_an_attempt_that_is_over_is_old_news(
 def test_a_notification_of_a_foreign_call_is_ignored(bench: Bench, reply: Reply) -> None:
     bench.call("other")
     bench.take(reply)
-    assert (bench.said, bench.progress, bench.late.told) == ([], [], [])
+    assert (bench.said, bench.watching.progress, bench.watching.told) == ([], [], [])
 
 
 @pytest.mark.parametrize(
@@ -228,12 +232,12 @@ async def test_reading_goes_on_after_the_server_was_away(
     reading: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = reading.call("a"), reading.call("b")
-    reading.transport.failures = 2
+    reading.transport.faults_left = 2
     reading.put(Settled(key="a", outcome=DONE))
     await eventually(lambda: not first.is_open, "what was there is taken")
     reading.put(Settled(key="b", outcome=DONE))
     await eventually(lambda: not second.is_open, "what came meanwhile is taken too")
-    assert reading.transport.failures == 0
+    assert reading.transport.faults_left == 0
     assert "the server is away" in caplog.text
 
 

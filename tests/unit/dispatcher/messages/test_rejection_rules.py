@@ -91,5 +91,5 @@ def test_a_name_that_could_be_read_as_a_way_stands_in_quotes(name: str, written:
 
 
 def test_a_pointer_has_escapes_of_its_own() -> None:
-    assert argument_paths.one(("a.b", 0, "c/d"), pointer=True) == "/a.b/0/c~1d"
+    assert argument_paths.several([("a.b", 0, "c/d")], pointer=True) == ["/a.b/0/c~1d"]
     assert argument_paths.several([("a.b", 0), ("a.b", 1)]) == ['"a.b".0…1']
