@@ -76,6 +76,7 @@ class Deadlines:
         self._due: dict[CloseReason, list[PendingCall]] = {reason: [] for reason in _ASKED_FOR}
         self._turns = {reason: asyncio.Semaphore(_GROUPS_AT_ONCE) for reason in _ASKED_FOR}
         self._closing = BackgroundTasks()
+        self._is_closed = False
 
     def watch(self, pending: PendingCall, *, alone: bool = False) -> None:
         """Enforce a call's deadlines.
@@ -133,8 +134,8 @@ class Deadlines:
         """End calls; each is answered `aborted.cancelled`.
 
         Without `everywhere`, and always for a shared run, a call goes on while another dispatcher
-        waits for it. If the server does not confirm the end of a background call within a few
-        seconds, the call stays open and the attempt is repeated until it has ended.
+        waits for it. If the server does not confirm the end of a call within a few seconds, the
+        attempt is repeated until the call's deadline; a background call stays open meanwhile.
         """
         calls = [pending for pending in calls if pending.is_open]
         for pending in calls:
@@ -159,6 +160,7 @@ class Deadlines:
 
     def close(self) -> None:
         """Stop every background task."""
+        self._is_closed = True
         if self._queue_wait_timer is not None:
             self._queue_wait_timer.cancel()
         self._closing.cancel()
@@ -242,20 +244,24 @@ class Deadlines:
                 )
         except Exception as error:  # noqa: BLE001 - a call is answered whatever closing it raises
             log.warning("calls_not_closed calls=%d: %s", len(calls), error)
+            loop = asyncio.get_running_loop()
             for pending in calls if reason in _UNWANTED else ():
                 if reason is CloseReason.LEAVE or not pending.in_background:
                     self._calls.resolve(pending, _unknown(_code(reason)))
-                elif pending.is_open:
-                    asyncio.get_running_loop().call_later(
-                        _CANCEL_AGAIN_SECONDS, self._cancel_again, pending
-                    )
+                loop.call_later(_CANCEL_AGAIN_SECONDS, self._close_again, pending, reason)
         else:
             for pending, answer in zip(calls, answers, strict=True):
                 self._take(pending, answer, reason)
 
-    def _cancel_again(self, pending: PendingCall) -> None:
-        if pending.is_open:
-            self._add_due(pending, CloseReason.CANCEL)
+    def _close_again(self, pending: PendingCall, reason: CloseReason) -> None:
+        """Repeat a cancel that was not confirmed: a worker may start the call until its deadline.
+
+        A call that was dispatched here again has a waiter again.
+        """
+        other = self._calls.find(pending.key) if reason is CloseReason.LEAVE else None
+        is_over = self._is_closed or time.monotonic() >= pending.deadline
+        if not is_over and other in (None, pending):
+            self._add_due(pending, reason)
 
     def _take(self, pending: PendingCall, answer: LedgerAnswer, reason: CloseReason) -> None:
         match answer.state:

@@ -8,8 +8,9 @@ import pytest
 from tests.integration.fleet import call
 from tests.integration.twins import Gate, alone
 from tests.waiting import eventually
-from toolpool import tool
+from toolpool import ServerUnavailable, tool
 from toolpool.contract.outcome import Code, Executed
+from toolpool.dispatcher.calls.pending import Stage
 
 
 async def test_the_rest_of_a_cancelled_turn_is_not_run() -> None:
@@ -78,6 +79,60 @@ async def test_what_is_cancelled_on_its_way_does_not_start(
         await asyncio.sleep(0.05)
     assert (result.code, result.executed) == (Code.CANCELLED, Executed.UNKNOWN)
     assert started == []
+
+
+@pytest.mark.parametrize("how", ["cancel", "abort"])
+async def test_a_cancel_that_the_server_did_not_confirm_is_repeated(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server is full or does not answer for a while; then the worker has a slot again."""
+    gate, started, faults = Gate(), [], iter([True] * 3)
+
+    @tool(effects="read")
+    async def block() -> None:
+        await gate.wait("block")
+
+    @tool(effects="write")
+    async def pay() -> None:
+        started.append("pay")
+
+    async with alone([block, pay], slots_loop=1) as dispatcher:
+        transport = dispatcher._in_flight._transport
+        close_calls, closed = transport.close_calls, []
+
+        async def fails_at_first(*args: Any, **options: Any) -> Any:
+            if next(faults, False):
+                raise ServerUnavailable("close", sent=False)
+            closed.append(await close_calls(*args, **options))
+            return closed[-1]
+
+        blocking = asyncio.ensure_future(dispatcher.dispatch(call("block"), session="a"))
+        await eventually(lambda: gate.came, "the only slot is taken")
+        paying = asyncio.ensure_future(dispatcher.dispatch(call("pay"), session="b"))
+        [pending] = await eventually_open(dispatcher, "pay")
+        monkeypatch.setattr(transport, "close_calls", fails_at_first)
+        if how == "cancel":
+            assert await dispatcher.cancel("b") == 1
+            assert (await paying)[0].code is Code.CANCELLED
+        else:
+            paying.cancel()
+            await asyncio.gather(paying, return_exceptions=True)
+        await eventually(lambda: closed, "the cancel is confirmed at last")
+        gate.open()
+        assert (await blocking)[0].ok
+        assert (await dispatcher.dispatch(call("block"), session="a"))[0].ok
+    assert (started, pending.outcome.executed) == ([], Executed.UNKNOWN)
+
+
+async def eventually_open(dispatcher: Any, tool: str) -> list[Any]:
+    """The open calls of a tool, as soon as one of them is queued."""
+
+    def found() -> list[Any]:
+        calls = dispatcher._in_flight.all_open()
+        return [p for p in calls if p.call.name == tool and p.stage is Stage.QUEUED]
+
+    await eventually(found, "the call is queued")
+    return found()
 
 
 async def test_a_cancelled_call_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
