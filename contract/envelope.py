@@ -394,6 +394,10 @@ class Envelope:
         """
         return self._keyring.sign(value.purpose, encoding.encode(value))
 
+    def signed_with_each(self, kind: type[Signed], data: bytes) -> list[bytes]:
+        """A value that a holder of a key signed, signed with each key."""
+        return self._keyring.sign_with_each(kind.purpose, self._keyring.verify(kind.purpose, data))
+
     def decode(self, kind: type[SignedT], data: bytes) -> SignedT:
         """Verify and decode a value of this type."""
         decoder: msgspec.json.Decoder[SignedT] = _decoder_of(kind)

@@ -8,11 +8,11 @@ writing to the server.
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from toolpool.contract import encoding
+from toolpool.contract import encoding, logs
 from toolpool.contract.envelope import Envelope, Switch
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.ledger.protocols import SwitchChange
@@ -20,9 +20,12 @@ from toolpool.contract.schema.object_fields import fields_of
 from toolpool.contract.schema.validator import SchemaValidator
 from toolpool.contract.spec import ToolSpec
 
+log = logs.logger("switches")
+
 Canonical = Callable[[str, dict[str, Any]], dict[str, Any]]
 """Converts arguments of the named tool to the canonical form of the tool's schema."""
 _OPEN = ("additionalProperties", "patternProperties", "unevaluatedProperties")
+_LINES_AT_MOST = 8
 LISTS = (list, tuple, set, frozenset, deque)
 """The types that count as lists. A switch on one value also applies to a list that contains it."""
 States = tuple[str, Mapping[str, bytes]]
@@ -40,20 +43,30 @@ class SwitchLedger(Protocol):
         ...
 
 
+class _State(NamedTuple):
+    """A state of a switch, as signed with each key of this process."""
+
+    switch: Switch
+    signed: tuple[bytes, ...]
+
+
 class KillSwitches:
     """The latest known state of each switch.
 
     Only states signed for this key prefix count; of two states of a switch the one with the higher
-    number holds.
+    number holds. A state is stored signed with each key that any process has, one a line, so that
+    it holds when a key is removed.
     """
 
     def __init__(self, envelope: Envelope, prefix: str) -> None:
         self._envelope = envelope
         self._prefix = prefix
-        self._known: dict[str, tuple[Switch, bytes]] = {}
+        self._known: dict[str, _State] = {}
         self.on: dict[str, list[Switch]] = {}
         """The switches that deny calls, by tool."""
         self._found: Mapping[str, bytes] = {}
+        self.foreign: set[str] = set()
+        """The stored switches that are not signed with a key of this process."""
         self.version = "unread"
         """The server's version when its switches were last read."""
 
@@ -66,30 +79,49 @@ class KillSwitches:
 
     def take(self, version: str, found: Mapping[str, bytes]) -> list[Switch]:
         """Merge the server's states; returns the switches that began or stopped denying."""
-        before = self._denying()
-        for data in found.values():
-            try:
-                switch = self._envelope.decode(Switch, data)
-            except MessageRejected:
-                continue
-            if switch.prefix == self._prefix:
-                name, state = switch_name(switch), (switch, data)
+        before, foreign = self._denying(), set[str]()
+        for field, stored in found.items():
+            states = list(self._readable(stored))
+            if not states:
+                foreign.add(field)
+            for state in states:
+                name = switch_name(state.switch)
                 self._known[name] = max(self._known.get(name, state), state, key=_rank)
+        if new := len(foreign - self.foreign):
+            log.error(
+                "switches_not_followed switches=%d: not signed with a key of this process", new
+            )
+        self.foreign = foreign
         self.version, self._found = version, found
         now = self._denying()
         self.on = {}
         for switch in now.values():
             self.on.setdefault(switch.tool, []).append(switch)
-        return [self._known[name][0] for name in before.keys() ^ now.keys()]
+        return [self._known[name].switch for name in before.keys() ^ now.keys()]
+
+    def _readable(self, stored: bytes) -> Iterator[_State]:
+        for line in _lines(stored):
+            try:
+                switch = self._envelope.decode(Switch, line)
+                signed = self._envelope.signed_with_each(Switch, line)
+            except MessageRejected:
+                continue
+            if switch.prefix == self._prefix:
+                yield _State(switch, tuple(signed))
 
     def _denying(self) -> dict[str, Switch]:
-        return {name: switch for name, (switch, _) in self._known.items() if switch.on}
+        return {name: state.switch for name, state in self._known.items() if state.switch.on}
 
     def _lost(self) -> Iterator[SwitchChange]:
         """The states that the server lacks or has changed, although no holder of a key did so."""
-        for name, (_, body) in self._known.items():
-            if (found := self._found.get(name, b"")) != body:
-                yield SwitchChange(name, found, body)
+        for name, (_, signed) in self._known.items():
+            found = self._found.get(name, b"")
+            lines = _lines(found)
+            if not set(signed) <= set(lines) or len(lines) > _LINES_AT_MOST:
+                own = {_key_id(line) for line in signed}
+                others = [line for line in lines if _key_id(line) not in own]
+                after = b"\n".join([*signed, *others][:_LINES_AT_MOST])
+                yield SwitchChange(name, found, after)
 
     def change(self, switch: Switch) -> SwitchChange:
         """The step from the last read state to this one, with the next number.
@@ -99,10 +131,10 @@ class KillSwitches:
         """
         name = switch_name(switch)
         known = self._known.get(name)
-        number = max(known[0].number + 1 if known is not None else 1, int(switch.set_at * 1000))
+        number = max(known.switch.number + 1 if known is not None else 1, int(switch.set_at * 1000))
         numbered = msgspec.structs.replace(switch, prefix=self._prefix, number=number)
-        body = self._envelope.encode(numbered)
-        return SwitchChange(name, self._found.get(name, b""), body)
+        signed = self._envelope.signed_with_each(Switch, self._envelope.encode(numbered))
+        return SwitchChange(name, self._found.get(name, b""), b"\n".join(signed))
 
     def denying(self) -> list[Switch]:
         """The switches that deny calls, by tool and age."""
@@ -199,10 +231,19 @@ def why_never_matched(
     return None
 
 
-def _rank(state: tuple[Switch, bytes]) -> tuple[int, bool, bytes]:
+def _lines(stored: bytes) -> list[bytes]:
+    """The signed states stored for one switch; JSON has no line breaks."""
+    return stored.split(b"\n", _LINES_AT_MOST + 1) if stored else []
+
+
+def _key_id(line: bytes) -> bytes:
+    return line.partition(b".")[0]
+
+
+def _rank(state: _State) -> tuple[int, bool, bytes]:
     """Orders states by number.
 
     Of two with the same number, set at once, the one that denies holds.
     """
-    switch, body = state
-    return switch.number, switch.on, body
+    body = state.signed[0].split(b".", 2)[2]
+    return state.switch.number, state.switch.on, body

@@ -57,11 +57,15 @@ class Keyring:
 
     def sign(self, purpose: str, body: bytes) -> bytes:
         """`body` prefixed with the signing key's id and the signature."""
-        return b"%s.%s.%s" % (
-            self.key_id.encode(),
-            _mac(self._signing_key, purpose.encode() + self._scope + body),
-            body,
-        )
+        return self._signed(self.key_id, self._signing_key, purpose, body)
+
+    def sign_with_each(self, purpose: str, body: bytes) -> list[bytes]:
+        """`body` signed with each key, for what must stay valid when a key is removed."""
+        return [self._signed(key_id, key, purpose, body) for key_id, key in self._keys.items()]
+
+    def _signed(self, key_id: str, key: bytes, purpose: str, body: bytes) -> bytes:
+        mac = _mac(key, purpose.encode() + self._scope + body)
+        return b"%s.%s.%s" % (key_id.encode(), mac, body)
 
     def verify(self, purpose: str, signed: bytes) -> bytes:
         """The body of `signed`. Raises `MessageRejected` without a valid signature."""

@@ -484,6 +484,14 @@ def check_fleet(fleet: "Fleet", version: str) -> Iterator[Finding]:
         )
     yield from _check_versions(fleet, version)
     yield from _check_stale(fleet)
+    if fleet.foreign_switches:
+        yield Finding(
+            "switches",
+            Level.FAIL,
+            f"{len(fleet.foreign_switches)} kill switches are signed with another key, and deny "
+            "nothing here",
+            "set them again, or add the key that signed them to TOOLPOOL_SIGNING_KEY",
+        )
     if fleet.foreign_tools:
         yield Finding(
             "catalog",

@@ -72,6 +72,8 @@ class Fleet:
     """The ids of dispatchers that sign with another key, or are of another version."""
     switches: list[Switch] = field(default_factory=list)
     """The kill switches that deny calls now."""
+    foreign_switches: list[str] = field(default_factory=list)
+    """The fields of the kill switches that are signed with another key."""
 
     def stale_tools(self, worker: str) -> list[str]:
         """The tools that a worker has in another version than the offered one."""
@@ -182,6 +184,7 @@ def read_fleet(settings: Settings) -> Fleet:
         switches = KillSwitches(envelope, names.prefix)
         switches.take(*_switch_states(client, names))
         fleet.switches.extend(switches.denying())
+        fleet.foreign_switches.extend(switches.foreign)
     ages = {
         text_of(raw): max(0.0, now - at)
         for raw, at in last_served.items()

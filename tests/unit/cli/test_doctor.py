@@ -48,6 +48,11 @@ def test_an_empty_catalog_fails_and_no_worker_is_a_warning() -> None:
     assert found(Fleet()) == {"workers": Level.WARN, "catalog": Level.FAIL}
 
 
+def test_a_switch_with_another_key_fails() -> None:
+    fleet = Fleet(workers=[lease()], entries={"t": entry("t")}, foreign_switches=["f"])
+    assert found(fleet)["switches"] == Level.FAIL
+
+
 def test_a_worker_with_another_key_fails() -> None:
     fleet = Fleet(
         entries={"t": entry("t")}, foreign_workers=[ForeignWorker("w9", "h")], foreign_tools=["u"]
