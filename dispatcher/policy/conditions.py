@@ -17,6 +17,7 @@ from toolpool.contract import encoding
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+|\*)\]")
 _NUMBERS = ("above", "at_least", "below", "at_most")
+_RUST = {".": r"[^\n\r\u2028\u2029]", r"\b": r"(?-u:\b)", r"\B": r"(?-u:\B)"}
 
 
 class RuleFailed(Exception):
@@ -79,6 +80,8 @@ class Test:
             or any(isinstance(value, list) for value in self.constants)
         )
         """Whether a list is compared as a whole, and not by its elements."""
+        if condition.one_of == [] or condition.none_of == []:
+            raise ValueError(f"{path!r}: a list to compare with must not be empty")
         if condition.missing and self._comparisons:
             raise ValueError(f"{path!r}: `missing` cannot be combined with a comparison")
 
@@ -105,7 +108,7 @@ class Test:
         Rules that allow pass `for_all`; their lists must then be in the same order. Otherwise the
         order is ignored, since a list may stand for a set. Raises `RuleFailed`.
         """
-        found = list(_at(value, self.steps))
+        found = list(_at(value, self.steps, for_all=for_all))
         if not self.compares_lists:
             found = [element for one in found for element in _elements(one)]
         if not found:  # `[*]` of an empty list
@@ -140,31 +143,45 @@ def _steps(path: str) -> Steps:
     return tuple(steps)
 
 
-def _at(value: Any, steps: Steps) -> Iterator[Any]:
+def _at(value: Any, steps: Steps, *, for_all: bool) -> Iterator[Any]:
     """The values at a path; `_ABSENT` for each branch that ends early.
 
     A tool may accept a single value in place of a list: the value then counts as the list's only
     element. A tool may also accept a list where the path continues with a name: the name then means
     that field of each element.
     """
+    below = partial(_at, for_all=for_all)
     if not steps:
         yield value
         return
     step, rest = steps[0], steps[1:]
     if isinstance(value, list) and not isinstance(step, int):
         for one in value:
-            yield from _at(one, rest if step is None else steps)
+            yield from below(one, rest if step is None else steps)
     elif step is None and isinstance(value, dict):
-        for one in value.values():
-            yield from _at(one, rest)
+        yield from _of_each(value, rest, for_all=for_all)
     elif isinstance(step, int) and isinstance(value, list):
-        yield from _at(value[step], rest) if step < len(value) else [_ABSENT]
+        yield from below(value[step], rest) if step < len(value) else [_ABSENT]
     elif isinstance(value, dict) and step in value:
-        yield from _at(value[step], rest)
+        yield from below(value[step], rest)
     elif not step and value is not None:  # `[*]` or `[0]` of a single value in place of a list
-        yield from _at(value, rest)
+        yield from below(value, rest)
     else:
         yield _ABSENT
+
+
+def _of_each(value: dict[str, Any], rest: Steps, *, for_all: bool) -> list[Any]:
+    """The values at `rest` of each element of a map, or of one object in place of a list.
+
+    If it could be either, a rule that denies or asks compares both.
+    """
+    of_map = [each for one in value.values() for each in _at(one, rest, for_all=for_all)]
+    if not rest or (for_all and any(each is not _ABSENT for each in of_map)):
+        return of_map
+    of_object = [each for each in _at(value, rest, for_all=for_all) if each is not _ABSENT]
+    if of_object and all(each is _ABSENT for each in of_map):
+        return of_object
+    return of_map + of_object
 
 
 def _elements(value: Any) -> Iterator[Any]:
@@ -268,7 +285,7 @@ def _pattern(pattern: str) -> Holds:
         )
     try:
         validator = jsonschema_rs.validator_for(
-            {"pattern": pattern}, pattern_options=jsonschema_rs.RegexOptions()
+            {"pattern": _of_rust(pattern)}, pattern_options=jsonschema_rs.RegexOptions()
         )
     except ValueError:
         raise ValueError(
@@ -289,12 +306,22 @@ def _pattern(pattern: str) -> Holds:
 
 def _has_nested_class(pattern: str) -> bool:
     """Whether a bracket class contains an opening bracket, such as `[[:digit:]]`."""
+    return any(sign == "[" and is_inside for sign, is_inside in _signs(pattern))
+
+
+def _of_rust(pattern: str) -> str:
+    r"""The pattern for Rust's engine, in which `.` and `\b` mean more than in ECMA-262."""
+    return "".join(
+        sign if is_inside else _RUST.get(sign, sign) for sign, is_inside in _signs(pattern)
+    )
+
+
+def _signs(pattern: str) -> Iterator[tuple[str, bool]]:
+    """The signs of a pattern, each with whether it is inside of a bracket class."""
     is_inside = False
-    for sign in re.findall(r"\\.|[^\\]", pattern, re.DOTALL):
-        if sign == "[" and is_inside:
-            return True
+    for sign in re.findall(r"\\.|[^\\]|\\$", pattern, re.DOTALL):
+        yield sign, is_inside
         is_inside = sign == "[" or (is_inside and sign != "]")
-    return False
 
 
 def _longer_than(length: int) -> Holds:

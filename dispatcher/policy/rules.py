@@ -64,7 +64,7 @@ class Rule:
     def __init__(self, rule: _Rule, number: int) -> None:
         self.name = rule.name or f"rule {number}"
         patterns = [rule.tool] if isinstance(rule.tool, str) else rule.tool
-        if not patterns:
+        if not patterns or not all(patterns):
             raise ValueError("`tool` names no tool")
         self._patterns = patterns
         self._tools = [_glob(pattern) for pattern in patterns]

@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import jsonschema_rs
+
 from toolpool.contract.schema.canonical import spelled
 from toolpool.contract.schema.json_values import json_type, list_of, types_of
 from toolpool.contract.schema.references import UNIONS, referred
@@ -151,24 +153,48 @@ def _inner(parts: Sequence[Node], step: str | int | None) -> Iterator[Any]:
 def _items(part: Node, position: int | None = None) -> list[Any]:
     """The schemas of a list's elements, or of the one at a position."""
     first = list_of(part.get("prefixItems")) or list_of(part.get("items"))
+    most = part.get("maxItems")
+    length = most if isinstance(most, (int, float)) and not isinstance(most, bool) else math.inf
     if position is not None and position < len(first):
-        return [first[position]]
-    rest = part.get("items", True)
-    after = True if isinstance(rest, list) else rest
-    return [*first, after] if position is None else [after]
+        return [first[position]] if position < length else []
+    rest = part.get("items", part.get("unevaluatedItems", True))
+    if isinstance(rest, list):
+        rest = part.get("additionalItems", True)
+    has_more = length > (len(first) if position is None else position)
+    return [*(first if position is None else ()), *([rest] if has_more else ())]
 
 
 def _field(part: Node, name: str) -> Iterator[Any]:
     properties = part.get("properties")
+    patterns = part.get("patternProperties")
+    fit = (
+        [node for p, node in patterns.items() if _is_valid({"pattern": p}, name)]
+        if patterns
+        else []
+    )
+    if not _is_valid(part.get("propertyNames", True), name):
+        return
     if isinstance(properties, dict) and name in properties:
         yield properties[name]
-    elif part.get("patternProperties"):
-        yield True
+    elif fit:
+        yield from fit
+    elif listed := _listed(part):
+        values = [each[name] for each in listed if isinstance(each, dict) and name in each]
+        if values:
+            yield {"enum": values}
     elif "additionalProperties" in part:
         if part["additionalProperties"] is not False:
             yield part["additionalProperties"]
-    elif not properties:
+    elif not properties and not patterns:
         yield True
+
+
+def _is_valid(schema: Any, name: str) -> bool:
+    """Whether a field may have this name; True if the schema cannot be applied alone."""
+    try:
+        return jsonschema_rs.is_valid(schema, name)
+    except ValueError:
+        return True
 
 
 def _no_comparison(test: Test, parts: Sequence[Node], root: Any, *, is_named: bool) -> str:

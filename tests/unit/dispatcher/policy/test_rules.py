@@ -225,6 +225,9 @@ def test_a_rule_that_cannot_be_held_to_a_value_fails(
         ('[[rule]]\naction = "deny"\napprovers = ["a"]', "approvers"),
         ('[[rule]]\naction = "ask"\nexpires = 0', "expires"),
         ('[[rule]]\naction = "deny"\ntool = []', "names no tool"),
+        ('[[rule]]\naction = "deny"\ntool = ""', "names no tool"),
+        ('[[rule]]\naction = "deny"\nargument = "a"\none_of = []', "must not be empty"),
+        ('[[rule]]\naction = "allow"\nargument = "a"\nnone_of = []', "must not be empty"),
         ('[[rule]]\naction="deny"\n[[rule]]\nname = "second"\naction = "no"', "rule 2 (second)"),
         ("rule = [1]", "rule"),
         ('[[rule]]\naction = "deny"\nargument = "a"\nabove = nan', "not nan or inf"),
@@ -244,6 +247,28 @@ def test_a_file_that_cannot_be_used_says_why_and_where(text: str, told: str) -> 
     with pytest.raises(Misconfigured) as error:
         parse(text, "policy.toml")
     assert "policy.toml" in str(error.value) and told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "fits"),
+    [
+        ("^a.b$", "a-b", True),
+        ("^a.b$", "a\nb", False),
+        ("^a.b$", "a\rb", False),
+        ("^a.b$", "a\u2028b", False),
+        ("^a[.]b$", "a-b", False),
+        (r"^a\.b$", "a-b", False),
+        (r"^a\\.b$", "a\\-b", True),
+        (r"\bfoo\b", "éfoo", True),
+        (r"\bfoo\b", "xfoo", False),
+        (r"\Bfoo", "xfoo", True),
+        (r"\Bfoo", "éfoo", False),
+        ("^[.]$", ".", True),
+    ],
+)
+def test_a_pattern_means_what_ecma_262_says(pattern: str, text: str, fits: bool) -> None:
+    found = verdict(f"argument = 't'\nmatches = '{pattern}'", proposed(t=text))
+    assert found == (Deny("") if fits else Allow())
 
 
 def test_a_pattern_takes_no_longer_for_a_text_made_to_be_slow() -> None:
@@ -449,3 +474,37 @@ def test_one_value_in_place_of_a_list_is_its_only_element() -> None:
     for to in ("a@shop.example", ["a@shop.example"]):
         assert verdict(condition, proposed(to=to)) == Allow()
     assert verdict('argument = "to[*]"\nmissing = true', proposed(to=None)) == Deny("")
+
+
+def test_one_object_in_place_of_a_list_is_its_only_element() -> None:
+    """A rule by a pattern also names tools that take one object where others take a list."""
+    condition = 'argument = "line[*].sku"\nequals = "X-9"'
+    inner = {"sku": "ok", "part": {"sku": "X-9"}}
+    for line in (
+        {"sku": "X-9"},
+        {"sku": "X-9", "part": {"sku": "ok"}},
+        {"a": {"sku": "X-9"}},
+        inner,
+    ):
+        assert verdict(condition, proposed(line=line)) == Deny("")
+    for line in ({"sku": "ok"}, {"a": {"sku": "ok"}}, {}, {"qty": 1}):
+        assert verdict(condition, proposed(line=line)) == Allow()
+    missing = 'argument = "line[*].sku"\nmissing = true'
+    assert verdict(missing, proposed(line={"sku": "x"})) == Allow()
+    assert verdict(missing, proposed(line={"a": {"sku": "x"}})) == Allow()
+    assert verdict(missing, proposed(line={"a": {"qty": 1}})) == Deny("")
+
+
+def test_what_allows_holds_of_a_map_or_of_one_object() -> None:
+    text = """
+        default = "deny"
+        [[rule]]
+        action = "allow"
+        argument = "line[*].sku"
+        equals = "ok"
+    """
+    rules = parse(text, "p")
+    for line in ({"sku": "ok"}, {"a": {"sku": "ok"}, "b": {"sku": "ok"}}, [{"sku": "ok"}]):
+        assert rules.decide(proposed(line=line)).verdict == Allow()
+    for line in ({"sku": "X-9"}, {"a": {"sku": "ok"}, "b": {"sku": "X-9"}}, {"a": {}}):
+        assert isinstance(rules.decide(proposed(line=line)).verdict, Deny)

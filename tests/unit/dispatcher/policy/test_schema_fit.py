@@ -2,12 +2,12 @@
 
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from uuid import UUID
 
 import msgspec
 import pytest
-from pydantic import Base64Str, BaseModel, Json
+from pydantic import Base64Str, BaseModel, Json, TypeAdapter
 
 from tests.waiting import eventually
 from toolpool import Code, Dispatcher, Hooks, tool
@@ -19,6 +19,11 @@ RAN: list[Any] = []
 
 
 class Line(BaseModel):
+    sku: str
+    qty: int = 1
+
+
+class Named(NamedTuple):
     sku: str
     qty: int = 1
 
@@ -115,6 +120,43 @@ def test_what_a_schema_takes_is_found_wherever_it_says_so(lines: Any, told: str)
     text = '[[rule]]\naction = "deny"\nargument = "lines[*]"\nmatches = "x"'
     found = parse(text, "p").misfit(spec)
     assert told in found if told else not found
+
+
+NO_SUCH_FIELD = [
+    tuple[str, int],
+    Named,
+    list[str],
+    {"type": "array", "prefixItems": [{"type": "string"}], "maxItems": 1},
+    {"type": "array", "prefixItems": [{"type": "string"}], "unevaluatedItems": False},
+    {"type": "array", "items": [{"type": "string"}], "additionalItems": False},
+    {"type": "object", "patternProperties": {"^b": {}}, "additionalProperties": False},
+    {"type": "object", "propertyNames": {"enum": ["other"]}},
+    {"enum": [{"other": "X-9"}]},
+    {"const": {"other": "X-9"}},
+]
+
+
+@pytest.mark.parametrize("kind", NO_SUCH_FIELD, ids=str)
+def test_a_path_that_no_value_can_have_is_found(kind: Any) -> None:
+    schema = kind if isinstance(kind, dict) else TypeAdapter(kind).json_schema()
+    assert "its schema has no lines.sku" in of_lines(schema, "lines.sku")
+    assert of_lines(schema, "lines.sku", tool="ord*") == ""
+
+
+def test_a_path_to_a_position_ends_with_the_list() -> None:
+    pair = TypeAdapter(tuple[str, int]).json_schema()
+    assert of_lines(pair, "lines[0]") == ""
+    assert "its schema has no lines[2]" in of_lines(pair, "lines[2]")
+    fields = {"type": "object", "patternProperties": {"^sku": {"type": "string"}}}
+    assert of_lines(fields, "lines.sku_2") == ""
+
+
+def of_lines(lines: Any, path: str, *, tool: str = "order") -> str:
+    """Why a rule on this path cannot be applied to a tool whose `lines` have this schema."""
+    schema = {"type": "object", "properties": {"lines": lines}}
+    spec = msgspec.structs.replace(order.spec, input_schema=schema)
+    text = f'[[rule]]\naction = "deny"\ntool = "{tool}"\nargument = "{path}"\nequals = "X-9"'
+    return parse(text, "p").misfit(spec)
 
 
 def test_a_rule_for_many_tools_needs_no_path_in_each_of_them() -> None:
