@@ -275,7 +275,8 @@ class WorkerLease(Signed, frozen=True, kw_only=True, omit_defaults=True):
 
     `slots` and `free` are counted by queue name; `received` counts messages since the start, `beat`
     renewals. `toolset` identifies its tools. `leaving`: it is shutting down and starts no more
-    calls. `ended`: the worker or its supervisor reported that nothing runs in it any more.
+    calls. `ended`: the worker or its supervisor reported that nothing runs in it any more. `ttl` is
+    how long its lease lasts, in seconds; 0 if unknown.
     """
 
     purpose: ClassVar[str] = "lease"
@@ -293,6 +294,7 @@ class WorkerLease(Signed, frozen=True, kw_only=True, omit_defaults=True):
     toolset: str = ""
     leaving: bool = False
     ended: bool = False
+    ttl: float = 0.0
 
 
 class Cancel(Signed, frozen=True, kw_only=True):

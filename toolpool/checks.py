@@ -59,7 +59,7 @@ def examine(settings: "Settings") -> list[Finding]:
 
     fleet = read_fleet(settings)
     findings += [*check_fleet(fleet, VERSION), *check_rules(settings, fleet)]
-    return [*findings, *check_policies(settings, fleet)]
+    return [*findings, *check_policies(settings, fleet), *check_leases(settings, fleet)]
 
 
 def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
@@ -453,6 +453,21 @@ def check_key(settings: "Settings") -> Finding:
     if settings.signing_key is None:
         return Finding("signing key", Level.OK, "none is needed on a private unix socket")
     return Finding("signing key", Level.OK, f"signs as {ring.key_id}")
+
+
+def check_leases(settings: "Settings", fleet: "Fleet") -> Iterator[Finding]:
+    """Whether workers have this process's `TOOLPOOL_LEASE_TTL`."""
+    others = {lease.id: lease.ttl for lease in fleet.workers if lease.ttl}
+    named = [f"{id_} ({ttl:g})" for id_, ttl in others.items() if ttl != settings.lease_ttl]
+    if named:
+        yield Finding(
+            "leases",
+            Level.WARN,
+            f"TOOLPOOL_LEASE_TTL is {settings.lease_ttl:g} here, and another at worker "
+            + _some(named),
+            "give every process of the deployment the same value: with a shorter one, a dispatcher "
+            "or a server that lost data waits too short for a worker that is cut off",
+        )
 
 
 def check_fleet(fleet: "Fleet", version: str) -> Iterator[Finding]:

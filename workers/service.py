@@ -281,6 +281,7 @@ class WorkerService:
             abandoned=self._slots.stuck,
             toolset=self._toolset.digest,
             leaving=self._executor.is_leaving,
+            ttl=self._settings.lease_ttl,
         )
 
     def _served(self) -> list[ToolSpec]:

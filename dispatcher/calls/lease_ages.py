@@ -17,13 +17,15 @@ _NEVER = float("inf")
 class _Seen:
     beat: int
     at: float
-    has_ended: bool = False
+    has_ended: bool
+    ttl: float
 
 
 class LeaseAges:
     """Judges leases by the surveys of the server; times are on the monotonic clock.
 
-    `lease_ttl` is how long a lease stays valid without renewal, in seconds.
+    `lease_ttl` is how long a lease stays valid without renewal, in seconds. A worker whose lease
+    says that it stays valid for longer is given that time.
     """
 
     def __init__(self, *, lease_ttl: float) -> None:
@@ -50,7 +52,7 @@ class LeaseAges:
             seen = self._seen.get(lease.id)
             # Workers of older versions do not count their heartbeats.
             if seen is None or seen.beat != lease.beat or not lease.beat or lease.ended:
-                self._seen[lease.id] = _Seen(lease.beat, now, lease.ended)
+                self._seen[lease.id] = _Seen(lease.beat, now, lease.ended, lease.ttl)
         for worker in [w for w, seen in self._seen.items() if now - seen.at > _FORGOTTEN_SECONDS]:
             del self._seen[worker]
 
@@ -63,4 +65,5 @@ class LeaseAges:
         if seen is not None and seen.has_ended:
             return True
         since = max(self.since, known_since, seen.at if seen is not None else 0.0)
-        return now - since > self._lease_ttl + patience
+        ttl = max(self._lease_ttl, seen.ttl if seen is not None else 0.0)
+        return now - since > ttl + patience

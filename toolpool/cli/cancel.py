@@ -8,6 +8,12 @@ from toolpool.cli import screen
 from toolpool.cli.exit_codes import ExitCode, ExitNow
 from toolpool.cli.options import JsonOption, load_settings
 
+_RAN = {
+    "no": "it was not run",
+    "yes": "it had started, and may have had effects",
+    "unknown": "it may have started, and had effects",
+}
+
 if TYPE_CHECKING:
     from toolpool.call_search import Finder
     from toolpool.contract.envelope import BackgroundCall
@@ -100,7 +106,4 @@ def _sentence(told: dict[str, Any]) -> str:
     name = f"{told['call']} ({told['tool']})"
     if not told["cancelled"]:
         return f"{name} was not cancelled: {told['code']}, executed: {told['executed']}"
-    ran = (
-        "it was not run" if told["executed"] == "no" else "it had started, and may have had effects"
-    )
-    return f"{name} is cancelled: {ran}"
+    return f"{name} is cancelled: {_RAN[told['executed']]}"

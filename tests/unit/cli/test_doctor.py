@@ -48,6 +48,15 @@ def test_an_empty_catalog_fails_and_no_worker_is_a_warning() -> None:
     assert found(Fleet()) == {"workers": Level.WARN, "catalog": Level.FAIL}
 
 
+def test_another_lease_ttl_than_here_is_a_warning() -> None:
+    settings, same = Settings(lease_ttl=8.0), msgspec.structs.replace(lease(), ttl=8.0)
+    assert list(checks.check_leases(settings, Fleet(workers=[lease(), same]))) == []
+    [finding] = checks.check_leases(
+        settings, Fleet(workers=[same, msgspec.structs.replace(lease(), ttl=40.0)])
+    )
+    assert finding.level is Level.WARN and "another at worker w1 (40)" in finding.message
+
+
 def test_a_switch_with_another_key_fails() -> None:
     fleet = Fleet(workers=[lease()], entries={"t": entry("t")}, foreign_switches=["f"])
     assert found(fleet)["switches"] == Level.FAIL

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+import msgspec
 import pytest
 
 from toolpool.contract.envelope import WorkerLease
@@ -45,6 +46,14 @@ def test_a_worker_is_gone_when_its_lease_could_have_been_renewed_and_was_not(
     looks: list[tuple[float, int | None]], is_lost: bool
 ) -> None:
     assert lost(watched(looks), looks[-1][0]) is is_lost
+
+
+def test_a_worker_with_a_longer_lease_is_given_its_time() -> None:
+    longer = msgspec.structs.replace(lease(1), ttl=3 * GONE)
+    watch = LeaseAges(lease_ttl=GONE)
+    for second in range(30):
+        watch.look([longer] if second < 3 else [], second, clock_jumped=False)
+        assert lost(watch, second) is (second > 3 * GONE)
 
 
 def test_an_outage_says_nothing_about_workers() -> None:
