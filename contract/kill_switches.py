@@ -156,7 +156,7 @@ class KillSwitches:
             sent, name = arguments or {}, switch.argument
             judged = canonical(tool, sent)
             denied = canonical(tool, {**sent, name: switch.value})
-            if name in judged and means(denied[name], judged[name]):
+            if name in judged and values_match(denied[name], judged[name]):
                 return switch.reason
         return None
 
@@ -172,16 +172,16 @@ def switch_name(switch: Switch) -> str:
     return encoding.digest(words if switch.tenant is None else [*words, switch.tenant])
 
 
-def means(denied: Any, value: Any) -> bool:
+def values_match(denied: Any, value: Any) -> bool:
     """Whether a switch on the value `denied` applies to `value`; both are JSON, or both typed.
 
     True is not 1, and 1 is 1.0. A number may be written as text, and a value may stand alone or in
     a list.
     """
     if isinstance(value, LISTS) and not isinstance(denied, LISTS):
-        return any(means(denied, each) for each in value)
+        return any(values_match(denied, each) for each in value)
     if isinstance(denied, LISTS) and not isinstance(value, LISTS):
-        return len(denied) == 1 and means(next(iter(denied)), value)
+        return len(denied) == 1 and values_match(next(iter(denied)), value)
     if isinstance(denied, str) != isinstance(value, str):
         denied, value = _read(denied), _read(value)
     if isinstance(denied, bool) != isinstance(value, bool):

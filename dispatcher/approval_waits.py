@@ -343,7 +343,7 @@ class ApprovalWaits:
             self._in_flight.deadlines.close_unapproved(pending)
             return
         if not is_sent and not self._offers(request.message.tool):
-            # requested by its handle: a dispatcher that offers its tool sends it
+            # adopted by its handle: left to a dispatcher that offers its tool
             self._in_flight.in_background(self._decline(pending.root))
             return
         if found is not None and not is_sent and self._may_be_sent_already(found):

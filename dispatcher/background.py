@@ -51,9 +51,8 @@ _LOOKED_AT = 16
 
 
 NO_SUCH_HANDLE = (
-    "no such handle: it is unknown, expired or another session's; a handle is good for the session "
-    "that its call was dispatched in, and for as long as results of background calls are kept; "
-    "output() reads the handle of a long output, and task_result() that of a background call"
+    "no such handle: it is unknown, has expired, or belongs to another session; use output() for "
+    "the handle of a long output, and task_result() for that of a background call"
 )
 
 

@@ -80,8 +80,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     was in the queue; 0 if it never was. `is_first`: no other dispatcher reports this end, from an
     earlier request for the same call. `kinds` are the kinds of problems that a worker found with
     its arguments. `is_reported`: the set-up of its worker is at fault, and the worker has notified
-    its own observers. `shared`: the result is that of an equal call's run, which it `joined`, or
-    whose result was `cached`.
+    its own observers. `shared` is `joined` if the call shared the run of an equal call, `cached` if
+    it reused that call's result; else empty.
     """
 
     code: Code | None

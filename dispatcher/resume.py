@@ -469,7 +469,7 @@ def _name_calls(edit: Edit, part: _Part, calls: Sequence[ToolCall], format: str)
         for index, (call, placed) in enumerate(zip(calls, part.found, strict=True))
         if placed is None and not call.id_given and "function" not in (call.origin or {})
     }
-    said = FORMATS[format].said(part.past.response, ids) if ids else []
+    said = FORMATS[format].assistant_messages(part.past.response, ids) if ids else []
     for at, message in zip(part.past.at, said, strict=False):
         kept = edit.plain[at]
         edit.change(at, {**kept, **history.as_kept(message, kept)})

@@ -69,7 +69,7 @@ class TurnResult(Sequence[ToolResult]):
             return []
         first = [result for result in self._results if _choice_of(result) == 0]
         ids = {index: result.call_id for index, result in enumerate(first) if _is_made_up(result)}
-        return module.said(plain, ids)
+        return module.assistant_messages(plain, ids)
 
     @property
     def ok(self) -> bool:

@@ -299,7 +299,7 @@ class Finder:
             return "its record is gone: it ended, and its result has expired"
         if state == State.WAITING:
             return "it waits for a person: see `toolpool approvals list`"
-        nobody = "no running dispatcher has it open: it goes on when its handle is asked for"
+        nobody = "no running dispatcher has it open: it resumes when its handle is asked for"
         if state == "QUEUED":
             return f"{self._why_not_started(queue)}; {nobody}"
         if state == State.PENDING:

@@ -20,7 +20,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_jsonable_pyt
 
 from toolpool.contract import encoding
 from toolpool.contract.envelope import PolicyVerdict
-from toolpool.contract.kill_switches import LISTS, means
+from toolpool.contract.kill_switches import LISTS, values_match
 from toolpool.contract.outcome import ARGUMENTS_DIFFER, NOT_COMPARABLE
 from toolpool.contract.schema.problem import Problem
 
@@ -95,14 +95,14 @@ def is_switched_off(values: BaseModel, field: str, denied: Any) -> bool:
         return False
     try:
         denied, again, value = (getattr(each, field) for each in (*others, values))
-        if _is_by_identity(value) or not means(denied, again):
+        if _is_by_identity(value) or not values_match(denied, again):
             if isinstance(value, Iterator):
                 return True  # it can be read only once, by the tool
             dumps = [each.model_dump(mode="json", include={field}) for each in (*others, values)]
             denied, again, value = (dump[field] for dump in dumps)
-            if not means(denied, again):
+            if not values_match(denied, again):
                 return True  # typed differently each time, for example with a random id
-        return means(denied, value)
+        return values_match(denied, value)
     except Exception:  # noqa: BLE001 - it has no serializer, is left out, or cannot be compared
         return True
 

@@ -27,7 +27,7 @@ from toolpool.contract.settings import Settings
 from toolpool.contract.spec import BATCH_CALLS, RunIn, ToolSpec
 from toolpool.contract.version import VERSION
 from toolpool.workers.catalog_publisher import CatalogPublisher, toolset_of
-from toolpool.workers.celery.message_guard import Form
+from toolpool.workers.celery.message_guard import MessageValidator
 from toolpool.workers.celery.queue_channels import QueueChannel
 from toolpool.workers.credentials.lookup import Credentials
 from toolpool.workers.credentials.secret_sources import Source
@@ -45,14 +45,14 @@ from toolpool.workers.running.settler import Settler
 from toolpool.workers.running.slots import Slots
 from toolpool.workers.supervision.stalled_connections import StalledConnections
 from toolpool.workers.supervision.supervisor_link import (
-    Down,
     Frame,
-    Hurry,
     Link,
     LoopTurned,
     MainTurned,
     Recycle,
     Stalled,
+    StopNow,
+    WorkerExited,
 )
 from toolpool.workers.supervision.watchdog import Watchdog
 from toolpool.workers.tool_loading import Catalog
@@ -124,7 +124,7 @@ class WorkerService:
         self._toolset = toolset_of(self._served())
         self.leaving = threading.Event()
         """Set once a stop was requested, which Celery's thread then begins."""
-        self.form = Form(settings.max_message_bytes)
+        self.form = MessageValidator(settings.max_message_bytes)
         self.stalled_connections = StalledConnections(
             patience=settings.lease_ttl, confirmed_at=self._broker_confirmed_at
         )
@@ -210,10 +210,10 @@ class WorkerService:
     def _told(self, frame: Frame) -> None:
         if isinstance(frame, Recycle):
             self._recycle()
-        elif isinstance(frame, Hurry) and self._recycling:
+        elif isinstance(frame, StopNow) and self._recycling:
             drained = self._executor.drain(self._settings.drain_timeout)
             asyncio.run_coroutine_threadsafe(drained, self._loop)
-        elif isinstance(frame, Down):
+        elif isinstance(frame, WorkerExited):
             self._observers.notify("worker_down", frame.worker, frame.reason)
         elif isinstance(frame, Stalled):
             self._observers.notify("worker_stalled", frame.worker, frame.reason)

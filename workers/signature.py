@@ -15,7 +15,7 @@ from pydantic_core.core_schema import DatetimeSchema, TimeSchema, UrlSchema, Wit
 from toolpool.contract import encoding
 from toolpool.contract.envelope import PolicyVerdict, Switch
 from toolpool.contract.errors import ToolDeclarationInvalid
-from toolpool.contract.kill_switches import means
+from toolpool.contract.kill_switches import values_match
 from toolpool.contract.outcome import ARGUMENTS_DIFFER
 from toolpool.contract.schema.annotations import without
 from toolpool.contract.schema.object_fields import fields_of
@@ -209,7 +209,9 @@ class Signature:
             raise _unknown(unknown)
         left_out = self._defaults.keys() - arguments.keys()
         for switch in switches:
-            if switch.argument in left_out and means(switch.value, self._defaults[switch.argument]):
+            if switch.argument in left_out and values_match(
+                switch.value, self._defaults[switch.argument]
+            ):
                 raise SwitchedOff(switch.reason)
         if verdict is not None and verdict.paths:
             added = [(name,) for name in left_out if self._defaults[name] is not None]

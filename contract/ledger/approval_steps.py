@@ -16,7 +16,7 @@ from toolpool.contract.ledger.memory_server import MemoryServer
 from toolpool.contract.redis_keys import RedisKeys
 
 _PATIENCE_SECONDS = 5.0
-_LOST_REPLY = "before the connection broke: the decision may count, so look at the call again"
+_LOST_REPLY = "before the connection broke; the decision may have been stored: check the approval"
 LOOK_AGAIN_SECONDS = 10.0
 """The interval at which dispatchers look for approved calls that were not sent."""
 

@@ -19,7 +19,7 @@ import redis.asyncio
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from toolpool.contract.errors import ServerUnavailable
-from toolpool.contract.server.redis_clients import mapped, removals, said
+from toolpool.contract.server.redis_clients import log_removed_key, mapped, removals
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
@@ -96,7 +96,7 @@ async def without_end(client: "redis.asyncio.Redis", stream: str, entries: list[
     for number, entry in enumerate(entries):
         if has_end(entry[0]):
             await client.delete(stream)
-            said(1)
+            log_removed_key(1)
             return entries[:number]
     return entries
 
@@ -144,7 +144,7 @@ async def send(
             attempt.sent = sent_before
         raise failed from error
     mended: Any = client
-    said(await mended.execute_command(*remove))
+    log_removed_key(await mended.execute_command(*remove))
     return await send(client, command, attempt)
 
 
@@ -161,15 +161,17 @@ class SeenEpochs:
 
     A server to which clients return after a failover is still in its old epoch, but lacks the steps
     that another server executed meanwhile. So each step lists the earlier epochs, and a server that
-    is in one of them starts a new epoch. It also names the last one, so that a server in another
-    knows that processes still have to report what it lacks.
+    is in one of them starts a new epoch. Each step also names the process's current epoch: a server
+    in another epoch then knows that this process still has state to report.
     """
 
     def __init__(self, word: str, report_seconds: float = 8.0) -> None:
         self._seen = [word]
         self._start = f"{word}:{ms_of(report_seconds)}:"
         self.candidate = word
-        """A unique word, the ends of the last epoch, and the epochs that are over."""
+        """The argument of each step: a token of this process, its current epoch (abbreviated), and
+        the earlier epochs.
+        """
 
     def saw(self, epoch: str) -> None:
         """Record the epoch in a reply; ignore one that is too long, which a writer without a key

@@ -610,7 +610,7 @@ class MemoryServer:
         return body
 
     def _mark_end(self, key: str, record: Record) -> None:
-        """Mark a call that ended unclaimed; by a negative number if it was refused for a time."""
+        """Mark a call that ended unclaimed. A negative value marks a temporary refusal."""
         if record.anew_at is None:
             self.mark_ended(key)
         else:

@@ -105,7 +105,7 @@ def removals(error: ResponseError, commands: Iterable[Any]) -> list[tuple[Any, .
     return found
 
 
-def said(removed: Any) -> None:
+def log_removed_key(removed: Any) -> None:
     """Log that a key was deleted, without its name, which may contain a session."""
     if removed:
         log.warning("junk_removed: deleted a key with a foreign value")
@@ -124,7 +124,7 @@ class RedisClient(_Redis):  # type: ignore[misc]
             return super().execute_command(*args, **options)
         except ResponseError as error:
             [command] = removals(error, [args])
-        said(super().execute_command(*command))
+        log_removed_key(super().execute_command(*command))
         return super().execute_command(*args, **options)
 
     def pipeline(self, transaction: Any = True, shard_hint: Any = None) -> redis.client.Pipeline:
@@ -141,7 +141,7 @@ class _Pipeline(redis.client.Pipeline):
             needed = removals(error, (args for args, _ in commands))
         client = _Redis(connection_pool=self.connection_pool)
         for command in needed:
-            said(client.execute_command(*command))
+            log_removed_key(client.execute_command(*command))
         self.command_stack = commands
         return super().execute(raise_on_error)
 
@@ -156,7 +156,7 @@ class AsyncRedisClient(_AsyncRedis):  # type: ignore[misc]
                 return await super().execute_command(*args, **options)
             except ResponseError as error:
                 [command] = removals(error, [args])
-            said(await super().execute_command(*command))
+            log_removed_key(await super().execute_command(*command))
             return await super().execute_command(*args, **options)
         except (RedisError, OSError) as error:
             raise mapped(error, args[0]) from error
@@ -179,7 +179,7 @@ class _AsyncPipeline(redis.asyncio.client.Pipeline):
                 needed = removals(error, (args for args, _ in commands))
             client = _AsyncRedis(connection_pool=self.connection_pool)
             for command in needed:
-                said(await client.execute_command(*command))
+                log_removed_key(await client.execute_command(*command))
             self.command_stack = commands
             return await super().execute(raise_on_error)
         except (RedisError, OSError) as error:

@@ -402,7 +402,7 @@ class InFlightCalls(Calls):
         self.deadlines.watch(pending, alone=True)
         if not is_wanted:
             return pending
-        # lost: the next dispatcher that requests approval writes it again
+        # the record is lost: the next dispatcher that requests approval writes it again
         if found.approval and not has_record:
             self.approvals.look(pending)
         elif has_record or (pending.message.rerunnable and pending.deadline > now):

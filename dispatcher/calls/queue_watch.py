@@ -53,8 +53,8 @@ class QueueWatch:
     ) -> bool:
         """Whether a message sent at `published_at`, and `republished` since, may be lost.
 
-        The wait doubles with each republication. If the queue is empty and a worker is idle, it
-        does not: then the message must be lost, and it holds back other calls. `depths_known`: the
+        The wait doubles with each republication, except while the queue is empty and a worker is
+        idle: then the message is certainly lost, and it holds back other calls. `depths_known`: the
         broker reports queue lengths.
         """
         if now - max(self._idle_since.get(queue, _NEVER), published_at) >= _OVERDUE_SECONDS:

@@ -64,7 +64,7 @@ class Refusals:
         self._gathered: list[Refused] = []
 
     def refuse(self, pending: PendingCall, outcome: Outcome) -> None:
-        """Answer a call that is not sent by its ledger record; see `Calls.refuse`."""
+        """Answer a refused call with the outcome in its ledger record; see `Calls.refuse`."""
         if pending.is_unsent and not pending.may_be_known:  # no other dispatcher can know its key
             self._calls.resolve(pending, outcome)
             return

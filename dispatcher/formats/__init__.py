@@ -78,7 +78,7 @@ class Format(Protocol):
         ...
 
     @staticmethod
-    def said(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
+    def assistant_messages(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
         """The response as the model's message, to go back into the conversation.
 
         `ids` are the ids that the dispatcher gave to calls without one, by index of the call.

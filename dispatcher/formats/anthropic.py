@@ -77,7 +77,7 @@ def _origin(block: dict[str, Any]) -> dict[str, Any] | None:
     return {"program": not is_direct, "toolset_name": toolset}
 
 
-def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
+def assistant_messages(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
     """The response as the model's message, with the ids of calls that came without one."""
     content = response.get("content")
     if not isinstance(content, list):
@@ -190,7 +190,7 @@ HISTORY = Blocks(
     role="assistant",
     blocks="content",
     is_call=lambda block: block.get("type") == "tool_use",
-    said=_said,
+    to_response=_said,
     answer=_answer,
     as_block=lambda text: {"type": "text", "text": text},
 )

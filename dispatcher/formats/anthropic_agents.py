@@ -133,7 +133,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     ]
 
 
-def said(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
+def assistant_messages(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
     """Empty, because the session stores its own history."""
     return []
 

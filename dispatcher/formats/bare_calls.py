@@ -72,7 +72,7 @@ def _of_unknown_form(block: dict[str, Any]) -> Flaw | None:
     return Flaw(Code.UNPARSEABLE, "unknown_type", {"type": word_of(kind)})
 
 
-def said(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
+def assistant_messages(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
     """Empty, because bare calls belong to no conversation."""
     return []
 

@@ -83,7 +83,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     return calls
 
 
-def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
+def assistant_messages(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
     """The response's own message, with the ids of calls that came without one."""
     output = response.get("output", {"message": response})
     message = output.get("message") if isinstance(output, dict) else None
@@ -188,7 +188,7 @@ HISTORY = Blocks(
     role="assistant",
     blocks="content",
     is_call=lambda block: "toolUse" in block,
-    said=lambda message: {"output": {"message": message}},
+    to_response=lambda message: {"output": {"message": message}},
     answer=_answer,
     as_block=lambda text: {"text": text},
 )

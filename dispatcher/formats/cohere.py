@@ -50,7 +50,7 @@ def _message(response: dict[str, Any]) -> dict[str, Any]:
     return message if isinstance(message, dict) else response
 
 
-def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
+def assistant_messages(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
     """Its message, with the ids of calls that came without one."""
     message = openai_chat.with_ids(_message(response), ids)
     return [{"role": "assistant", **{key: message[key] for key in _SENT_BACK if key in message}}]
@@ -72,4 +72,4 @@ def _calling(message: dict[str, Any]) -> dict[str, Any] | None:
     return message if message.get("tool_calls") and "tool_plan" in message else None
 
 
-HISTORY = Messages(said=_calling, answer=openai_chat.answer_in)
+HISTORY = Messages(to_response=_calling, answer=openai_chat.answer_in)

@@ -140,7 +140,7 @@ def either(holder: dict[str, Any], camel: str, snake: str) -> Any:
     return value if value is not None else holder.get(snake)
 
 
-def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
+def assistant_messages(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
     """The first candidate's content; calls without an id stay without one."""
     candidates = response.get("candidates")
     first = candidates[0] if isinstance(candidates, list) and candidates else None
@@ -215,7 +215,7 @@ HISTORY = Blocks(
     role="model",
     blocks="parts",
     is_call=lambda part: _call_in(part) is not None,
-    said=lambda content: {"candidates": [{"content": content}]},
+    to_response=lambda content: {"candidates": [{"content": content}]},
     answer=_answer,
     as_block=lambda text: {"text": text},
     has_ids=False,

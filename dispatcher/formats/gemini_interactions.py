@@ -68,7 +68,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     ]
 
 
-def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
+def assistant_messages(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
     """The interaction's own steps, for a host that stores the history itself."""
     steps = response.get("steps")
     return list(steps) if isinstance(steps, list) else []

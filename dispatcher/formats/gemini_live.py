@@ -56,7 +56,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     return gemini.calls_of(parts, reader, 0, 0, has_own_key=True)
 
 
-def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
+def assistant_messages(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
     """Empty, because the session stores its own history."""
     return []
 

@@ -127,14 +127,14 @@ class History(Protocol):
 class Blocks:
     """Answers are blocks of the message after the response.
 
-    `said` converts the model's message to a response, `answer` reads a block that is an answer, and
-    `blocks` is the field with a message's blocks.
+    `to_response` converts the model's message to a response, `answer` reads a block that is an
+    answer, and `blocks` is the field with a message's blocks.
     """
 
     role: str
     blocks: str
     is_call: Callable[[Message], bool]
-    said: Holder
+    to_response: Holder
     answer: Callable[[Message], HistoryAnswer | None]
     as_block: Callable[[str], Message]
     has_ids: bool = True
@@ -156,7 +156,9 @@ class Blocks:
             blocks = self._blocks(message)
             if message.get("role") == self.role and any(map(self.is_call, blocks)):
                 follows = at + 1 < len(messages) and messages[at + 1].get("role") != self.role
-                found.append(PastResponse((at,), self.said(message), at + 1 + follows, joins))
+                found.append(
+                    PastResponse((at,), self.to_response(message), at + 1 + follows, joins)
+                )
                 joins = True
             else:
                 joins = joins and bool(blocks) and all(map(self.answer, blocks))
@@ -209,7 +211,7 @@ class Blocks:
 class Messages:
     """Answers are messages, right after the response."""
 
-    said: Callable[[Message], Any]
+    to_response: Callable[[Message], Any]
     """Converts the model's message to a response; None for a message without calls."""
     answer: Callable[[Message], HistoryAnswer | None]
     has_ids: bool = True
@@ -219,7 +221,7 @@ class Messages:
 
     def knows(self, message: Message) -> bool:
         """Whether a message of the model, or an answer to it, has this form."""
-        if self.said(message) is not None:
+        if self.to_response(message) is not None:
             return True
         return self.answer(message) is not None if self.tells is None else self.tells(message)
 
@@ -229,7 +231,7 @@ class Messages:
         answers = {placed.at for placed in self.placed_answers(messages)}
         joins = False
         for at, message in enumerate(messages):
-            response = self.said(message)
+            response = self.to_response(message)
             if response is not None:
                 until = at + 1
                 while until in answers:
@@ -266,7 +268,7 @@ class Items:
     is_call: Callable[[Message], bool]
     is_said: Callable[[Message], bool]
     answer: Callable[[Message], HistoryAnswer | None]
-    said: Callable[[list[Message]], Any]
+    to_response: Callable[[list[Message]], Any]
     has_ids: bool = True
     as_kept: Callable[[Message, Message], Message] = _as_it_is
 
@@ -286,7 +288,7 @@ class Items:
                     continue
                 said = [messages[each] for each in run]
                 if any(map(self.is_call, said)):
-                    found.append(PastResponse(tuple(run), self.said(said), None, joins))
+                    found.append(PastResponse(tuple(run), self.to_response(said), None, joins))
                     joins = True
                 run = []
             elif self.answer(item) is None:

@@ -86,7 +86,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     ]
 
 
-def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
+def assistant_messages(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
     """The message, with the ids of calls that came without one."""
     message = openai_chat.with_ids(response, ids)
     return [{**message, "type": "ai"}]
@@ -134,4 +134,4 @@ def _as_kept(message: dict[str, Any], beside: dict[str, Any]) -> dict[str, Any]:
     return {"type": message["type"], "data": message} if is_held else message
 
 
-HISTORY = Messages(said=_calling, answer=_answer, as_kept=_as_kept)
+HISTORY = Messages(to_response=_calling, answer=_answer, as_kept=_as_kept)

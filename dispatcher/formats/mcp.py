@@ -88,7 +88,7 @@ def _origin(params: dict[str, Any]) -> dict[str, Any] | None:
     return {"version": version} if isinstance(version, str) else None
 
 
-def said(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
+def assistant_messages(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
     """Empty, because a request is not part of a conversation."""
     return []
 

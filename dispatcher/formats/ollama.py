@@ -48,7 +48,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     return openai_chat.calls_of(message, reader, 0, 0, id_is_optional=True)
 
 
-def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
+def assistant_messages(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
     """Its message."""
     message = response.get("message")
     return [{"role": "assistant", **message}] if isinstance(message, dict) else []
@@ -93,7 +93,7 @@ def _answer(message: dict[str, Any]) -> HistoryAnswer | None:
 
 
 HISTORY = Messages(
-    said=_calling,
+    to_response=_calling,
     answer=_answer,
     has_ids=False,
     tells=lambda message: message.get("role") == "tool" and "tool_name" in message,

@@ -119,7 +119,7 @@ def _call(index: int, action: dict[str, Any], reader: Reader) -> ToolCall:
     )
 
 
-def said(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
+def assistant_messages(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
     """Empty, because the session stores its own history."""
     return []
 

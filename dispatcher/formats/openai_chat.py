@@ -162,7 +162,7 @@ def _call(
     )
 
 
-def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
+def assistant_messages(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
     """The first choice's message, with the ids of calls that came without one."""
     choices = _in_order(response.get("choices") or [{"message": response}])
     first = choices[0] if choices else None
@@ -251,4 +251,4 @@ def answer_in(message: dict[str, Any]) -> HistoryAnswer | None:
     return HistoryAnswer(message.get("tool_call_id")) if message.get("role") == "tool" else None
 
 
-HISTORY = Messages(said=calling, answer=answer_in)
+HISTORY = Messages(to_response=calling, answer=answer_in)

@@ -59,7 +59,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     return items.calls_in(_response(response).get("output"), reader)
 
 
-def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
+def assistant_messages(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
     """Empty, because the session stores its own items."""
     return []
 

@@ -57,7 +57,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     return items.calls_in(response.get("output"), reader)
 
 
-def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
+def assistant_messages(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
     """The response's own items, with the ids of calls that came without one."""
     output = response.get("output")
     if not isinstance(output, list):
@@ -135,5 +135,5 @@ HISTORY = Items(
     is_call=items.waits,
     is_said=_is_said,
     answer=_answer,
-    said=lambda run: {"object": "response", "output": run},
+    to_response=lambda run: {"object": "response", "output": run},
 )

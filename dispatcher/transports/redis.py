@@ -51,8 +51,8 @@ log = logs.logger("transport")
 _READ_AT_FIRST = 32
 """The size of the first reads.
 
-A reply is two lists, and every 700 new ones start a garbage collection over all calls begun since
-the last. Smaller reads avoid that.
+Each reply allocates two lists. Many at once start Python's garbage collector, which visits all open
+calls.
 """
 _READ_AT_MOST = 1000
 _BUSY_SECONDS = 0.0002

@@ -24,7 +24,7 @@ from toolpool.contract import logs
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.redis_keys import BATCH_TASK
 from toolpool.contract.server.redis_clients import RedisClient, is_junk, refuses_writes
-from toolpool.workers.celery.message_guard import Form
+from toolpool.workers.celery.message_guard import MessageValidator
 from toolpool.workers.supervision.stalled_connections import StalledConnections
 
 log = logs.logger("inbox")
@@ -211,7 +211,7 @@ class _Guarded:
         if not answer:
             return None
         queue, element = answer
-        form: Form | None = self.connection.client.form  # type: ignore[attr-defined]
+        form: MessageValidator | None = self.connection.client.form  # type: ignore[attr-defined]
         if form is not None:
             form.check_element(element)
         return queue, element
@@ -276,7 +276,7 @@ class GuardedConnection(kombu.Connection):
         self,
         *args: Any,
         reject: Callable[[str], None] = log.warning,
-        form: Form | None = None,
+        form: MessageValidator | None = None,
         stalled_connections: StalledConnections | None = None,
         main_turned: Callable[..., None] = lambda **_: None,
         **options: Any,

@@ -31,7 +31,7 @@ _decode_element = msgspec.json.Decoder(_Element).decode
 _decode_body = msgspec.json.Decoder(tuple[tuple[str], msgspec.Raw, msgspec.Raw]).decode
 
 
-class Form:
+class MessageValidator:
     """Which messages may be signed batches of at most `max_message_bytes` bytes."""
 
     def __init__(self, max_message_bytes: int) -> None:

@@ -87,7 +87,7 @@ class _WorkerSocket:
     def begin(self, run: int) -> None:
         """Begin `run`. Later frames are about this run, and its tool is about to be entered."""
         self._run = run
-        self._entry_flag.leave(run)
+        self._entry_flag.mark_entered(run)
 
     def send_for_run(self, frame: frames.Progressed | frames.Beat | frames.Entered) -> None:
         """Send a frame about the run, from any thread; ignored after the run or in a fork."""

@@ -47,7 +47,7 @@ class EntryFlag:
         """The run whose tool may have been entered; 0 before the first."""
         return self._number.value
 
-    def leave(self, run: int) -> None:
+    def mark_entered(self, run: int) -> None:
         """Record that the tool of `run` may now be entered."""
         self._number.value = run
 

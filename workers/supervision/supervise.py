@@ -35,7 +35,13 @@ from toolpool.workers.supervision.ended_workers import EndedWorkers
 from toolpool.workers.supervision.health_probes import Health
 from toolpool.workers.supervision.lifeline import tethered
 from toolpool.workers.supervision.merged_metrics import Metrics
-from toolpool.workers.supervision.supervisor_link import Down, Hurry, Link, Recycle, Stalled
+from toolpool.workers.supervision.supervisor_link import (
+    Link,
+    Recycle,
+    Stalled,
+    StopNow,
+    WorkerExited,
+)
 from toolpool.workers.supervision.worker_health import Action, HealthDecision, WorkerHealth
 
 if TYPE_CHECKING:
@@ -178,7 +184,7 @@ class Supervisor:
         self._metrics = Metrics(settings, self._health)
         self._server_answers = False
         self._reports: Reports | None = None
-        self._unreported: deque[Down | Stalled] = deque(maxlen=_MAX_UNREPORTED)
+        self._unreported: deque[WorkerExited | Stalled] = deque(maxlen=_MAX_UNREPORTED)
         """Workers that have ended or stalled, and that have not been reported to the observers of
         another worker yet.
         """
@@ -246,7 +252,7 @@ class Supervisor:
                 self._leaving.remove(worker)
                 log.warning("worker_left id=%s: %s", worker.id, exit_status.described(code))
                 if code != 0:
-                    self._unreported.append(Down(worker.id, exit_status.described(code)))
+                    self._unreported.append(WorkerExited(worker.id, exit_status.described(code)))
         if self._current is None or (code := self._current.ended()) is None:
             return None
         worker, self._current = self._current, None
@@ -261,7 +267,7 @@ class Supervisor:
         pause = self._backoff.after(ran, has_stalled=worker.has_stalled)
         self._start_at = time.monotonic() + pause
         if not worker.has_stalled:
-            self._unreported.append(Down(worker.id, exit_status.described(code)))
+            self._unreported.append(WorkerExited(worker.id, exit_status.described(code)))
         log.error(
             "worker_ended id=%s: %s; restarting in %.1f s",
             worker.id, exit_status.described(code), pause,
@@ -394,5 +400,5 @@ class Supervisor:
             if self._signals > 1:
                 worker.kill()
             else:
-                worker.link.send(Hurry())
+                worker.link.send(StopNow())
                 worker.process.terminate()

@@ -39,11 +39,11 @@ class Recycle(msgspec.Struct, tag="recycle", frozen=True):
     """Accept no more calls, let running calls end, and exit: a successor has started."""
 
 
-class Hurry(msgspec.Struct, tag="hurry", frozen=True):
+class StopNow(msgspec.Struct, tag="hurry", frozen=True):
     """The supervisor stops too: a recycling worker now has only its drain time."""
 
 
-class Down(msgspec.Struct, tag="down", frozen=True):
+class WorkerExited(msgspec.Struct, tag="down", frozen=True):
     """An earlier worker ended by itself, or was killed by another process."""
 
     worker: str
@@ -57,7 +57,7 @@ class Stalled(msgspec.Struct, tag="stalled", frozen=True):
     reason: str
 
 
-Frame = LoopTurned | MainTurned | Recycle | Hurry | Down | Stalled
+Frame = LoopTurned | MainTurned | Recycle | StopNow | WorkerExited | Stalled
 
 _encode = msgspec.json.Encoder().encode
 _decoder: msgspec.json.Decoder[Frame] = encoding.decoder_of(Frame)

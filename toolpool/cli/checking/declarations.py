@@ -199,5 +199,5 @@ def _names_mapped(name: str) -> Iterator[Problem]:
         if other != name:
             by_alias[other].append(format)
     for other, formats in by_alias.items():
-        message = f"{', '.join(sorted(formats))} refuse this name: it is offered and called as "
-        yield Problem(Level.HINT, name, f"{message}{other!r} there, and led back to {name!r}")
+        message = f"{', '.join(sorted(formats))} refuse this name: it is offered there as "
+        yield Problem(Level.HINT, name, f"{message}{other!r}, and calls of that are mapped to it")

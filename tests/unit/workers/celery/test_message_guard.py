@@ -9,9 +9,9 @@ from kombu.message import Message
 
 from toolpool.contract.errors import MessageRejected
 from toolpool.dispatcher.transports import celery_message
-from toolpool.workers.celery.message_guard import Form
+from toolpool.workers.celery.message_guard import MessageValidator
 
-FORM = Form(max_message_bytes=10_000)
+FORM = MessageValidator(max_message_bytes=10_000)
 
 
 def element(**changes: Any) -> bytes:

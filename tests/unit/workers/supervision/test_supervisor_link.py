@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from toolpool.workers.supervision.supervisor_link import Down, Link, Recycle, Stalled
+from toolpool.workers.supervision.supervisor_link import Link, Recycle, Stalled, WorkerExited
 
 
 @pytest.fixture
@@ -19,7 +19,11 @@ def ends() -> Iterator[tuple[Link, Link]]:
 
 def test_what_one_end_says_the_other_hears_in_order_and_once(ends: tuple[Link, Link]) -> None:
     here, there = ends
-    frames = [Down(worker="a", reason="exit"), Stalled(worker="b", reason="lease"), Recycle()]
+    frames = [
+        WorkerExited(worker="a", reason="exit"),
+        Stalled(worker="b", reason="lease"),
+        Recycle(),
+    ]
     sent = [here.send(frame) for frame in frames]
     assert sent == [True, True, True]
     assert there.received() == frames
