@@ -11,8 +11,7 @@ from botocore.validate import ParamValidator
 from google.genai._gaos.types.interactions.function import Function
 from google.genai._gaos.types.interactions.functionresultstep import FunctionResultStep
 from google.genai.types import Content, FunctionDeclaration
-from mcp.types import CallToolResult
-from mcp.types import Tool as McpTool
+from mcp.types import CallToolResult, Tool as McpTool
 from openai.types.beta.agent_tool_param import AgentToolConfigParamFunction
 from openai.types.chat import (
     ChatCompletionAssistantMessageParam,

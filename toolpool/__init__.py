@@ -8,80 +8,80 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toolpool.contract.errors import (
-        ApprovalRefused,
-        BrokerUnreachable,
-        CatalogEmpty,
-        CommandRejected,
-        InvalidResponse,
-        Misconfigured,
-        NeedsSignIn,
-        ServerError,
-        ServerUnavailable,
-        ServerUnsuitable,
-        SigningKeyMissing,
-        ToolDeclarationInvalid,
-        ToolError,
-        ToolpoolError,
-        ToolsUnimportable,
+        ApprovalRefused as ApprovalRefused,
+        BrokerUnreachable as BrokerUnreachable,
+        CatalogEmpty as CatalogEmpty,
+        CommandRejected as CommandRejected,
+        InvalidResponse as InvalidResponse,
+        Misconfigured as Misconfigured,
+        NeedsSignIn as NeedsSignIn,
+        ServerError as ServerError,
+        ServerUnavailable as ServerUnavailable,
+        ServerUnsuitable as ServerUnsuitable,
+        SigningKeyMissing as SigningKeyMissing,
+        ToolDeclarationInvalid as ToolDeclarationInvalid,
+        ToolError as ToolError,
+        ToolpoolError as ToolpoolError,
+        ToolsUnimportable as ToolsUnimportable,
     )
-    from toolpool.contract.outcome import Code, ErrorType, Executed
-    from toolpool.contract.result import State, ToolResult
-    from toolpool.contract.settings import Settings
-    from toolpool.contract.spec import ToolSpec
+    from toolpool.contract.outcome import Code as Code, ErrorType as ErrorType, Executed as Executed
+    from toolpool.contract.result import State as State, ToolResult as ToolResult
+    from toolpool.contract.settings import Settings as Settings
+    from toolpool.contract.spec import ToolSpec as ToolSpec
     from toolpool.contract.version import VERSION as __version__
     from toolpool.correction import (
-        Conversation,
-        CorrectionFailed,
-        anthropic_model,
-        converse,
-        openai_model,
-        openai_responses_model,
+        Conversation as Conversation,
+        CorrectionFailed as CorrectionFailed,
+        anthropic_model as anthropic_model,
+        converse as converse,
+        openai_model as openai_model,
+        openai_responses_model as openai_responses_model,
     )
-    from toolpool.dispatcher.events import Event
-    from toolpool.dispatcher.formats.response_reader import UnreadableResponse
+    from toolpool.dispatcher.events import Event as Event
+    from toolpool.dispatcher.formats.response_reader import UnreadableResponse as UnreadableResponse
     from toolpool.dispatcher.observer import (
-        Alert,
-        Audit,
-        CallFacts,
-        Ended,
-        HookFailure,
-        Loop,
-        Observer,
-        Progressed,
-        Pulse,
-        Rejected,
-        SwitchChanged,
+        Alert as Alert,
+        Audit as Audit,
+        CallFacts as CallFacts,
+        Ended as Ended,
+        HookFailure as HookFailure,
+        Loop as Loop,
+        Observer as Observer,
+        Progressed as Progressed,
+        Pulse as Pulse,
+        Rejected as Rejected,
+        SwitchChanged as SwitchChanged,
     )
-    from toolpool.dispatcher.observers.metrics import Metrics
-    from toolpool.dispatcher.observers.otel import OpenTelemetry
-    from toolpool.dispatcher.observers.sentry import Sentry
-    from toolpool.dispatcher.observers.session_record import SessionRecord
-    from toolpool.dispatcher.policy.approval_view import Approval
-    from toolpool.dispatcher.policy.hooks import Hooks
+    from toolpool.dispatcher.observers.metrics import Metrics as Metrics
+    from toolpool.dispatcher.observers.otel import OpenTelemetry as OpenTelemetry
+    from toolpool.dispatcher.observers.sentry import Sentry as Sentry
+    from toolpool.dispatcher.observers.session_record import SessionRecord as SessionRecord
+    from toolpool.dispatcher.policy.approval_view import Approval as Approval
+    from toolpool.dispatcher.policy.hooks import Hooks as Hooks
     from toolpool.dispatcher.policy.verdict_types import (
-        Allow,
-        AskApproval,
-        Deny,
-        Preview,
-        ProposedCall,
-        Replace,
-        Rewrite,
+        Allow as Allow,
+        AskApproval as AskApproval,
+        Deny as Deny,
+        Preview as Preview,
+        ProposedCall as ProposedCall,
+        Replace as Replace,
+        Rewrite as Rewrite,
     )
-    from toolpool.dispatcher.turn_result import TurnResult
-    from toolpool.pool import Dispatcher
-    from toolpool.sync import SyncDispatcher
-    from toolpool.workers.context import ToolContext
-    from toolpool.workers.tool import Tool, tool
+    from toolpool.dispatcher.turn_result import TurnResult as TurnResult
+    from toolpool.pool import Dispatcher as Dispatcher
+    from toolpool.sync import SyncDispatcher as SyncDispatcher
+    from toolpool.workers.context import ToolContext as ToolContext
+    from toolpool.workers.tool import Tool as Tool, tool as tool
     from toolpool.workers.worker_observer import (
-        Blocked,
-        LeftBehind,
-        Received,
-        RunEnded,
-        RunFacts,
-        Unresolved,
-        WorkerFacts,
-        WorkerObserver,
-        WorkerPulse,
+        Blocked as Blocked,
+        LeftBehind as LeftBehind,
+        Received as Received,
+        RunEnded as RunEnded,
+        RunFacts as RunFacts,
+        Unresolved as Unresolved,
+        WorkerFacts as WorkerFacts,
+        WorkerObserver as WorkerObserver,
+        WorkerPulse as WorkerPulse,
     )
 
 _HOMES = {
@@ -162,6 +162,7 @@ _HOMES = {
     "toolpool.workers.tool": ("Tool", "tool"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = ["__version__", *_HOME_OF]
 
 
 def __getattr__(name: str) -> Any:
@@ -176,77 +177,3 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'toolpool' has no attribute {name!r}")
     return getattr(import_module(_HOME_OF[name]), name)
-
-
-__all__ = [
-    "Alert",
-    "Allow",
-    "Approval",
-    "ApprovalRefused",
-    "AskApproval",
-    "Audit",
-    "Blocked",
-    "BrokerUnreachable",
-    "CallFacts",
-    "CatalogEmpty",
-    "Code",
-    "CommandRejected",
-    "Conversation",
-    "CorrectionFailed",
-    "Deny",
-    "Dispatcher",
-    "Ended",
-    "ErrorType",
-    "Event",
-    "Executed",
-    "HookFailure",
-    "Hooks",
-    "InvalidResponse",
-    "LeftBehind",
-    "Loop",
-    "Metrics",
-    "Misconfigured",
-    "NeedsSignIn",
-    "Observer",
-    "OpenTelemetry",
-    "Preview",
-    "Progressed",
-    "ProposedCall",
-    "Pulse",
-    "Received",
-    "Rejected",
-    "Replace",
-    "Rewrite",
-    "RunEnded",
-    "RunFacts",
-    "Sentry",
-    "ServerError",
-    "ServerUnavailable",
-    "ServerUnsuitable",
-    "SessionRecord",
-    "Settings",
-    "SigningKeyMissing",
-    "State",
-    "SwitchChanged",
-    "SyncDispatcher",
-    "Tool",
-    "ToolContext",
-    "ToolDeclarationInvalid",
-    "ToolError",
-    "ToolResult",
-    "ToolSpec",
-    "ToolpoolError",
-    "ToolsUnimportable",
-    "TurnResult",
-    "UnreadableResponse",
-    "Unresolved",
-    "WorkerFacts",
-    "WorkerObserver",
-    "WorkerPulse",
-    "__version__",
-    "anthropic_model",
-    "converse",
-    "openai_model",
-    "openai_responses_model",
-    "tool",
-]

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from msgspec.structs import replace
 
 from tests.contract.samples import BATCH, CALL, ENVELOPE, KEY, SAMPLES, Sample, body_of, golden

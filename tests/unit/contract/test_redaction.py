@@ -9,8 +9,7 @@ import sys
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from toolpool.contract import encoding
 from toolpool.contract.log_writer import LogWriter

@@ -1,8 +1,7 @@
 """The stages of a turn (R32)."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from toolpool.contract.spec import Effects
 from toolpool.dispatcher.ordered_turns import stages

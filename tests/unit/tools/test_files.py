@@ -10,8 +10,7 @@ import pytest
 
 from toolpool.contract.errors import ToolError
 from toolpool.contract.spec import Effects, RunIn
-from toolpool.workers.tools.files import workspace as confinement
-from toolpool.workers.tools.files import writing
+from toolpool.workers.tools.files import workspace as confinement, writing
 from toolpool.workers.tools.files.reading import fs_read
 from toolpool.workers.tools.files.search import fs_glob, fs_grep
 from toolpool.workers.tools.files.workspace import TEMPORARY

@@ -4,8 +4,7 @@ import inspect
 from typing import Annotated, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pydantic import BaseModel, Field
 
 from toolpool import ToolContext, tool

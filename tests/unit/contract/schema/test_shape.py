@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from tests.unit.contract.schema.instances import like, values
 from tests.unit.contract.schema.shape_grammar import parse

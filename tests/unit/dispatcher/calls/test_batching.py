@@ -1,8 +1,7 @@
 """How many calls leave in the next message of a queue, case by case."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from toolpool.dispatcher.calls.batching import next_batch
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from anthropic.types import Message, ToolUseBlock
 from google.genai.types import GenerateContentResponse
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response as OpenAIResponse
 

@@ -3,14 +3,15 @@
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from toolpool.cli.running import command
 from toolpool.dispatcher.dispatch import Dispatcher
-from toolpool.dispatcher.formats import FORMATS
-from toolpool.dispatcher.formats import offered_name as alias
-from toolpool.dispatcher.formats import tools_by_offered_name as originals
+from toolpool.dispatcher.formats import (
+    FORMATS,
+    offered_name as alias,
+    tools_by_offered_name as originals,
+)
 from toolpool.dispatcher.turn_result import TurnResult
 
 PROVIDERS = ["anthropic", "openai_chat", "openai_responses", "gemini", "bedrock", "mcp"]

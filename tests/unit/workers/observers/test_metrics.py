@@ -15,8 +15,7 @@ from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from tests.scraping import Figures, by_code, free_port, parsed, scraped, value
 from tests.unit.facts import call_ended, call_facts, run_ended, run_facts
 from tests.waiting import wait_until
-from toolpool import Metrics as DispatcherMetrics
-from toolpool import Settings
+from toolpool import Metrics as DispatcherMetrics, Settings
 from toolpool.contract.exception_report import Failure
 from toolpool.contract.observer_dispatch import moments
 from toolpool.contract.outcome import Code

@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from toolpool.contract import encoding
 from toolpool.contract.envelope import Batch, CallMessage, Envelope, Settled
