@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toolpool.contract import logs
+from toolpool.contract.envelope import CallMessage
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.redaction import NOTHING, Redaction
+from toolpool.contract.redis_keys import idempotency_key
 from toolpool.workers.safe_text import text_of
 
 log = logs.logger("context")
@@ -157,3 +159,29 @@ class ToolContext:
     def heartbeat(self) -> None:
         """Report that the tool is alive, as `progress` also does; see the option `heartbeat`."""
         self.beat()
+
+
+def context_of(
+    call: CallMessage,
+    seconds: float,
+    *,
+    report_progress: ReportProgress,
+    beat: Callable[[], None],
+    secrets: Mapping[str, str],
+    is_cancelled: Callable[[], bool] = lambda: False,
+) -> ToolContext:
+    """The context of a call that times out in `seconds`."""
+    return ToolContext(
+        call_id=call.id,
+        tool=call.tool,
+        session=call.session,
+        attempt=call.attempt,
+        idempotency_key=idempotency_key(call.idempotency or call.key),
+        context=call.context or {},
+        trace=call.trace or {},
+        ends_at=time.monotonic() + seconds,
+        report_progress=report_progress,
+        beat=beat,
+        is_cancelled=is_cancelled,
+        secrets=secrets,
+    )

@@ -20,9 +20,8 @@ from toolpool.contract.outcome import (
     Outcome,
     failure,
 )
-from toolpool.contract.redis_keys import idempotency_key
 from toolpool.contract.spec import RunIn
-from toolpool.workers.context import ProgressThrottle, ReportProgress, ToolContext
+from toolpool.workers.context import ProgressThrottle, ReportProgress, ToolContext, context_of
 from toolpool.workers.credentials.lookup import Credentials
 from toolpool.workers.running import forks, frames
 from toolpool.workers.running.admission import Admission
@@ -148,10 +147,15 @@ class CallRunner:
             parameters.on_entered()
         progress = _throttled(parameters.report_progress)
         life = RunTimeout(seconds, tool.spec.silence, parameters.on_silence)
-        is_injected = tool.signature.injected
         context = None
-        if is_injected:
-            context = _context(call, seconds, progress, life, parameters.secrets)
+        if tool.signature.injected:
+            context = context_of(
+                call,
+                seconds,
+                report_progress=progress,
+                beat=life.beat,
+                secrets=parameters.secrets,
+            )
         invocation = self._invocation(tool, call, context, parameters)
         try:
             async with life:
@@ -171,18 +175,10 @@ class CallRunner:
             return Completion(failure(Code.INTERNAL, reason, Executed.NO))
         run = frames.Run(
             run=next(self._numbers),
-            call_id=call.id,
-            tool=call.tool,
-            arguments=call.arguments,
+            call=call,
             timeout=call.timeout,
             heartbeat=tool.spec.silence,
-            session=call.session,
-            attempt=call.attempt,
-            idempotency_key=idempotency_key(call.idempotency or call.key),
-            context=call.context,
-            trace=call.trace,
             secrets=dict(parameters.secrets) or None,
-            verdict=call.verdict,
             switches=parameters.switches,
             enter_by=parameters.enter_by if parameters.on_entered is not None else None,
         )
@@ -204,7 +200,14 @@ class CallRunner:
 
         progress = _throttled(parameters.report_progress)
         life = RunTimeout(seconds, tool.spec.silence)
-        context = _context(call, seconds, progress, life, parameters.secrets, stopped.is_set)
+        context = context_of(
+            call,
+            seconds,
+            report_progress=progress,
+            beat=life.beat,
+            secrets=parameters.secrets,
+            is_cancelled=stopped.is_set,
+        )
         invocation = self._invocation(tool, call, context, parameters)
 
         def work() -> None:  # the thread may begin late, if the machine is busy
@@ -257,30 +260,6 @@ def _throttled(report_progress: ReportProgress) -> ProgressThrottle:
         loop.call_soon_threadsafe(report_progress, done, total, message)
 
     return ProgressThrottle(send)
-
-
-def _context(
-    call: CallMessage,
-    seconds: float,
-    report_progress: ReportProgress,
-    life: RunTimeout,
-    secrets: Mapping[str, str],
-    is_cancelled: Callable[[], bool] = lambda: False,
-) -> ToolContext:
-    return ToolContext(
-        call_id=call.id,
-        tool=call.tool,
-        session=call.session,
-        attempt=call.attempt,
-        idempotency_key=idempotency_key(call.idempotency or call.key),
-        context=call.context or {},
-        trace=call.trace or {},
-        ends_at=time.monotonic() + seconds,
-        report_progress=report_progress,
-        beat=life.beat,
-        is_cancelled=is_cancelled,
-        secrets=secrets,
-    )
 
 
 def _resolve(future: "asyncio.Future[Completion]", completion: Completion) -> None:

@@ -20,7 +20,7 @@ from toolpool.contract.exception_report import tools_imported
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.redaction import NOTHING
 from toolpool.contract.telemetry.families import DIRECTORY_PREFIX
-from toolpool.workers.context import ProgressThrottle, ToolContext
+from toolpool.workers.context import ProgressThrottle, ToolContext, context_of
 from toolpool.workers.running import descendants, forks, frames, process_role
 from toolpool.workers.running.entry_flag import EntryFlag
 from toolpool.workers.running.invoke import Invocation, invoke
@@ -156,7 +156,7 @@ class _Server:
         return 0
 
     def _run(self, frame: frames.Run) -> frames.Done:
-        tool = self._catalog.tools.get(frame.tool)
+        tool = self._catalog.tools.get(frame.call.tool)
         if tool is None:
             reason = "the tool is not loaded in this process"
             return self._done(frame, Completion(failure(Code.INTERNAL, reason, Executed.NO)))
@@ -174,10 +174,10 @@ class _Server:
                 invoke,
                 Invocation(
                     tool,
-                    frame.arguments,
+                    frame.call.arguments,
                     context,
                     self._max_result_bytes,
-                    frame.verdict,
+                    frame.call.verdict,
                     frame.switches,
                 ),
             )
@@ -191,16 +191,10 @@ class _Server:
 
     def _context(self, frame: frames.Run) -> ToolContext:
         worker, run = self._worker, frame.run
-        return ToolContext(
-            call_id=frame.call_id,
-            tool=frame.tool,
-            session=frame.session,
-            attempt=frame.attempt,
-            idempotency_key=frame.idempotency_key,
-            context=frame.context or {},
-            trace=frame.trace or {},
+        return context_of(
+            frame.call,
+            frame.timeout,
             secrets=frame.secrets or {},
-            ends_at=time.monotonic() + frame.timeout,
             report_progress=ProgressThrottle(
                 lambda done, total, message: worker.send_for_run(
                     frames.Progressed(

@@ -135,7 +135,7 @@ class ChildPool:
             self._background.start(self._end(child))
             raise
         if done.spent or child.calls >= self._calls_per_child:
-            self._log_spent(run.tool, done.spent)
+            self._log_spent(run.call.tool, done.spent)
             self._background.start(self._end(child))
         else:
             self._give_back(child)

@@ -7,12 +7,11 @@ for another call's result.
 
 import socket
 import struct
-from typing import Any
 
 import msgspec
 
 from toolpool.contract import encoding
-from toolpool.contract.envelope import PolicyVerdict, Switch
+from toolpool.contract.envelope import CallMessage, Switch
 from toolpool.contract.outcome import Outcome
 
 _LENGTH = struct.Struct("!I")
@@ -21,31 +20,23 @@ _LEAST_READ, _MOST_READ = 1 << 13, 1 << 20
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
-    """Run this tool. `timeout` is in seconds from now, `heartbeat` in seconds of silence.
+    """Run the tool of this call. `timeout` is in seconds from now, `heartbeat` of silence.
 
     `run` is a nonce below 2**63 that every frame about this run carries. `secrets` are the secrets
     that the tool declares.
     """
 
     run: int
-    call_id: str
-    tool: str
-    arguments: dict[str, Any]
+    call: CallMessage
     timeout: float
     heartbeat: float | None = None
-    session: str | None = None
-    attempt: int = 1
-    idempotency_key: str
-    context: dict[str, Any] | None = None
-    trace: dict[str, str] | None = None
     secrets: dict[str, str] | None = None
-    verdict: PolicyVerdict | None = None
     switches: tuple[Switch, ...] = ()
     enter_by: float | None = None
     """Until when the tool may be entered (monotonic clock); if set, the child sends `Entered`."""
 
     def __repr__(self) -> str:
-        return f"Run(run={self.run}, tool={self.tool!r})"
+        return f"Run(run={self.run}, tool={self.call.tool!r})"
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):

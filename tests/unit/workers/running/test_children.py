@@ -14,6 +14,7 @@ import pytest
 from tests.processes import is_running
 from tests.waiting import eventually
 from toolpool.contract import encoding
+from toolpool.contract.envelope import CallMessage
 from toolpool.contract.exception_report import faults_in, traceback_of
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.workers.running import frames
@@ -21,6 +22,13 @@ from toolpool.workers.running.children import ChildPool
 
 TOOLS = ["tests.fleets.straying"]
 _numbers = itertools.count(1)
+
+
+def run_of(
+    tool: str, arguments: dict[str, Any], *, timeout: float = 20.0, **more: Any
+) -> frames.Run:
+    call = CallMessage(key="k", id="c", tool=tool, digest="", arguments=arguments)
+    return frames.Run(run=next(_numbers), call=call, timeout=timeout, **more)
 
 
 class Calls:
@@ -33,14 +41,7 @@ class Calls:
     async def call(
         self, name: str, /, *, timeout: float = 20.0, within: float = 20.0, **arguments: Any
     ) -> Outcome:
-        run = frames.Run(
-            run=next(_numbers),
-            call_id="c",
-            tool=name,
-            arguments=arguments,
-            timeout=timeout,
-            idempotency_key="k",
-        )
+        run = run_of(name, arguments, timeout=timeout)
         report = lambda *said: self.progress.append(said)  # noqa: E731
         return (await self.pool.run(run, report, within=within)).outcome
 
@@ -374,10 +375,7 @@ async def test_a_frozen_child_is_not_said_to_have_entered_a_tool(one: Calls) -> 
     begun, entered = asyncio.Event(), asyncio.Event()
     pid = one.pids()[0]
     os.kill(pid, signal.SIGSTOP)
-    run = frames.Run(
-        run=next(_numbers), call_id="c", tool="echo", arguments={"text": "hi"}, timeout=20.0,
-        idempotency_key="k", enter_by=time.monotonic() + 60.0,
-    )  # fmt: skip
+    run = run_of("echo", {"text": "hi"}, enter_by=time.monotonic() + 60.0)
     running = asyncio.ensure_future(
         one.pool.run(run, lambda *_: None, within=20.0, on_begin=begun.set, on_entered=entered.set)
     )
@@ -392,10 +390,7 @@ async def test_a_frozen_child_is_not_said_to_have_entered_a_tool(one: Calls) -> 
 async def test_a_child_that_gets_its_call_too_late_does_not_enter_the_tool(one: Calls) -> None:
     """Its place under a rate may be gone by then."""
     entered = asyncio.Event()
-    run = frames.Run(
-        run=next(_numbers), call_id="c", tool="echo", arguments={"text": "hi"}, timeout=20.0,
-        idempotency_key="k", enter_by=time.monotonic() - 0.001,
-    )  # fmt: skip
+    run = run_of("echo", {"text": "hi"}, enter_by=time.monotonic() - 0.001)
     done = await one.pool.run(run, lambda *_: None, within=20.0, on_entered=entered.set)
     assert (done.outcome.code, done.outcome.executed) == (Code.EXPIRED, Executed.NO)
     assert not entered.is_set()

@@ -46,18 +46,21 @@ def test_the_envelope_changes_nothing(given: dict[str, Any]) -> None:
         assert exactly(received.context) == exactly(given)
 
 
+def run_of(number: int, arguments: dict[str, Any], **more: Any) -> frames.Run:
+    call = CallMessage(key="k", id="c", tool="t", digest="", arguments=arguments)
+    return frames.Run(run=number, call=call, timeout=1.0, **more)
+
+
 @pytest.mark.long
 @given(arguments)
 @with_odd_numbers
 def test_the_pipe_to_a_child_changes_nothing(given: dict[str, Any]) -> None:
-    frame = frames.Run(
-        run=1, call_id="c", tool="t", arguments=given, timeout=1.0, idempotency_key="k"
-    )
+    frame = run_of(1, given)
     packed = frames.pack(frame)
     assert frames.body_length(packed[: frames.HEADER_BYTES]) == len(packed) - frames.HEADER_BYTES
     received = frames.unpack(packed[frames.HEADER_BYTES :])
     assert isinstance(received, frames.Run)
-    assert exactly(received.arguments) == exactly(given)
+    assert exactly(received.call.arguments) == exactly(given)
 
 
 @given(values)
@@ -78,13 +81,7 @@ def test_frames_arrive_whole_in_whatever_pieces() -> None:
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     arguments = {"a": "x" * 1_000_000}
-    large = frames.Run(
-        run=2**63 - 1, call_id="c", tool="t", arguments=arguments, timeout=1.0, idempotency_key="k"
-    )
-    sent = [
-        large,
-        frames.Run(run=1, call_id="d", tool="t", arguments={}, timeout=2.0, idempotency_key="k"),
-    ]
+    sent = [run_of(2**63 - 1, arguments), run_of(1, {})]
 
     def send() -> None:
         for frame in sent:
@@ -101,15 +98,7 @@ def test_frames_arrive_whole_in_whatever_pieces() -> None:
 
 
 def test_a_frame_does_not_show_what_it_carries() -> None:
-    frame = frames.Run(
-        run=1,
-        call_id="c",
-        tool="t",
-        arguments={"a": "hunter2"},
-        timeout=1.0,
-        idempotency_key="k",
-        secrets={"key": "hunter2"},
-    )
+    frame = run_of(1, {"a": "hunter2"}, secrets={"key": "hunter2"})
     assert repr(frame) == "Run(run=1, tool='t')"
     assert frames.unpack(frames.pack(frame)[frames.HEADER_BYTES :]) == frame
 
