@@ -361,10 +361,14 @@ class PendingCall(msgspec.Struct, eq=False):
         self.epoch, self.published_at, self.queued_at = "", 0.0, 0.0
 
     def set_approval_message(self, message: CallMessage) -> None:
-        """Set the message whose arguments the approval is bound to, before any policy change."""
+        """Set the message whose arguments the approval is bound to, before any policy change.
+
+        Its verdict holds as well: this dispatcher may have no policy.
+        """
         if message.arguments != self.message.arguments:
             self.call = msgspec.structs.replace(self.call, policy_note=None)
         self.message = msgspec.structs.replace(self.message, arguments=message.arguments)
+        self.judged(message.verdict)
 
     def decided(self, decision: bytes | None) -> None:
         """Record the signed decision that approves it; None if the decision is pending."""
@@ -373,9 +377,11 @@ class PendingCall(msgspec.Struct, eq=False):
             self.answer_by = math.inf
 
     def judged(self, verdict: PolicyVerdict | None) -> None:
-        """Set a new policy verdict; the worker compares it with its own."""
+        """Add a policy's verdict: the worker compares what either policy judged."""
         before = self.message.verdict
-        if before is not None and verdict is not None:
+        if verdict is None or verdict == before:
+            return
+        if before is not None:
             paths = tuple(dict.fromkeys((*before.paths, *verdict.paths)))
             verdict = msgspec.structs.replace(verdict, paths=paths, is_whole=True)
         self.message = msgspec.structs.replace(self.message, verdict=verdict)

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from pydantic import AliasChoices, BaseModel, Field
 
 from tests.integration.twins import alone, second
 from tests.waiting import eventually
@@ -408,6 +409,39 @@ async def test_a_preview_says_that_a_tool_may_be_tried_and_does_not_try_it() -> 
             (preview,) = await dispatcher.preview(call, session="s-1")
             assert (preview.decision, preview.retry_after) == ("allow", None)
         assert (await run("works")).ok
+
+
+class Amount(BaseModel):
+    n: int = Field(default=1, validation_alias=AliasChoices("N", "n"))
+
+
+@pytest.mark.parametrize("is_asker_gone", [True, False])
+async def test_a_dispatcher_without_a_policy_sends_no_more_than_the_person_saw(
+    is_asker_gone: bool,
+) -> None:
+    """The tool reads `N`, where the person also saw `n`: its worker compares both."""
+
+    @tool(effects="write")
+    async def send(amount: Amount) -> None:
+        RAN.append(amount.n)
+
+    sent = {"id": "c-1", "name": "send", "input": {"amount": {"n": 5, "N": 900}}}
+    hooks = Hooks(before_call=lambda _: AskApproval("large"))
+    turn = {"session": "s-1", "turn": "t-1"}
+    async with alone([send], background_wait=0.05) as without:
+        async with second(without, hooks, background_wait=0.05) as asker:
+            assert (await asker.dispatch([sent], **turn))[0].state is State.WAITING
+            told = (await without.dispatch([sent], **turn))[0]
+            approval = await one_waits(without)
+            if not is_asker_gone:
+                await without.approvals.approve(approval.id, by="anna")
+                waits = without._parts.approval_waits
+                await eventually(lambda: not waits._waiting, "it is decided")
+        if is_asker_gone:
+            await without.approvals.approve(approval.id, by="anna")
+        assert told.handle is not None
+        result = await without.task_result(told.handle, session="s-1", wait=5)
+    assert (result.code, result.executed, RAN) == (Code.DENIED, Executed.NO, [])
 
 
 async def test_a_call_that_was_asked_about_for_another_version_of_its_tool_is_denied() -> None:
