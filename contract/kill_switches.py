@@ -26,6 +26,7 @@ Canonical = Callable[[str, dict[str, Any]], dict[str, Any]]
 """Converts arguments of the named tool to the canonical form of the tool's schema."""
 _OPEN = ("additionalProperties", "patternProperties", "unevaluatedProperties")
 _LINES_AT_MOST = 8
+_CHANGED_AT_ONCE = 1_000
 LISTS = (list, tuple, set, frozenset, deque)
 """The types that count as lists. A switch on one value also applies to a list that contains it."""
 States = tuple[str, Mapping[str, bytes]]
@@ -35,10 +36,10 @@ States = tuple[str, Mapping[str, bytes]]
 class SwitchLedger(Protocol):
     """Stores switches."""
 
-    async def switches(self, change: SwitchChange | None = None) -> States:
-        """The states of all switches, after applying `change`. Raises what the client raises.
+    async def switches(self, *changes: SwitchChange) -> States:
+        """The states of all switches, after applying `changes`. Raises what the client raises.
 
-        The change is made only if its switch is still in the state `before`.
+        A change is made only if its switch is still in the state `before`.
         """
         ...
 
@@ -66,27 +67,32 @@ class KillSwitches:
         """The switches that deny calls, by tool."""
         self._found: Mapping[str, bytes] = {}
         self.foreign: set[str] = set()
-        """The stored switches that are not signed with a key of this process."""
+        """The stored switches of which a later state is signed with another key."""
         self.version = "unread"
         """The server's version when its switches were last read."""
 
     async def follow(self, ledger: SwitchLedger) -> list[Switch]:
         """Read the server's switches and restore those it lost; returns the changed switches."""
         turned = self.take(*await ledger.switches())
-        for change in list(self._lost()):
-            turned += self.take(*await ledger.switches(change))
+        lost = list(self._lost())
+        for start in range(0, len(lost), _CHANGED_AT_ONCE):
+            changes = lost[start : start + _CHANGED_AT_ONCE]
+            turned += self.take(*await ledger.switches(*changes))
         return turned
 
     def take(self, version: str, found: Mapping[str, bytes]) -> list[Switch]:
         """Merge the server's states; returns the switches that began or stopped denying."""
         before, foreign = self._denying(), set[str]()
         for field, stored in found.items():
-            states = list(self._readable(stored))
-            if not states:
-                foreign.add(field)
-            for state in states:
-                name = switch_name(state.switch)
+            if self._found.get(field) == stored:  # its signatures were verified before
+                foreign |= {field} & self.foreign
+                continue
+            number = 0
+            for state in self._readable(stored):
+                name, number = switch_name(state.switch), max(number, state.switch.number)
                 self._known[name] = max(self._known.get(name, state), state, key=_rank)
+            if any(_claimed_number(line) > number for line in _lines(stored)):
+                foreign.add(field)
         if new := len(foreign - self.foreign):
             log.error(
                 "switches_not_followed switches=%d: not signed with a key of this process", new
@@ -115,7 +121,7 @@ class KillSwitches:
     def _lost(self) -> Iterator[SwitchChange]:
         """The states that the server lacks or has changed, although no holder of a key did so."""
         for name, (_, signed) in self._known.items():
-            found = self._found.get(name, b"")
+            signed, found = signed[:_LINES_AT_MOST], self._found.get(name, b"")
             lines = _lines(found)
             if not set(signed) <= set(lines) or len(lines) > _LINES_AT_MOST:
                 own = {_key_id(line) for line in signed}
@@ -233,7 +239,15 @@ def why_never_matched(
 
 def _lines(stored: bytes) -> list[bytes]:
     """The signed states stored for one switch; JSON has no line breaks."""
-    return stored.split(b"\n", _LINES_AT_MOST + 1) if stored else []
+    return stored.split(b"\n", _LINES_AT_MOST)[: _LINES_AT_MOST + 1] if stored else []
+
+
+def _claimed_number(line: bytes) -> int:
+    """The number of a state, without verifying its signature; 0 if it is none."""
+    try:
+        return msgspec.json.decode(line.split(b".", 2)[2], type=Switch).number
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError):
+        return 0
 
 
 def _key_id(line: bytes) -> bytes:

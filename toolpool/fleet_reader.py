@@ -351,7 +351,7 @@ def set_switch(
 
 def _switch_states(client: Any, names: RedisKeys, change: SwitchChange | None = None) -> States:
     """Read the kill switches, after a change; see `SwitchLedger.switches`."""
-    words = [] if change is None else [change.field, change.before, change.after, new_nonce()]
+    words = [] if change is None else [new_nonce(), change.field, change.before, change.after]
     step = client.register_script(script(LuaScript.SWITCH)[0])
     return switch_states(
         step(keys=[names.epoch, names.switches], args=[secrets.token_hex(8), *words])

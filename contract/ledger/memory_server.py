@@ -317,12 +317,13 @@ class MemoryServer:
             return LIMITED
         return None
 
-    async def switches(self, change: SwitchChange | None = None) -> tuple[str, dict[str, bytes]]:
-        """The version and states of all switches, after a change."""
+    async def switches(self, *changes: SwitchChange) -> tuple[str, dict[str, bytes]]:
+        """The version and states of all switches, after these changes."""
         states = self.switch_states
-        if change is not None and states.get(change.field, b"") == change.before:
-            states[change.field] = change.after
-            self.switch_version = new_nonce()
+        for change in changes:
+            if states.get(change.field, b"") == change.before:
+                states[change.field] = change.after
+                self.switch_version = new_nonce()
         return f"{self.epoch} {self.switch_version}", dict(states)
 
     async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:

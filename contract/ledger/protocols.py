@@ -207,7 +207,7 @@ class WorkerLedger(Protocol):
         """
         ...
 
-    async def switches(self, change: SwitchChange | None = None) -> tuple[str, dict[str, bytes]]:
+    async def switches(self, *changes: SwitchChange) -> tuple[str, dict[str, bytes]]:
         """The version and states of all switches, after a change."""
         ...
 

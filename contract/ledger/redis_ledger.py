@@ -198,12 +198,14 @@ class RedisLedger:
         answers = await self._scripts.run(LuaScript.CLAIM, keys, arguments, give_up_at=give_up_at)
         return [_verdict(answer) for answer in answers]
 
-    async def switches(self, change: SwitchChange | None = None) -> tuple[str, dict[str, bytes]]:
-        """The version and states of all switches, after a change."""
+    async def switches(self, *changes: SwitchChange) -> tuple[str, dict[str, bytes]]:
+        """The version and states of all switches, after these changes."""
         keys = [self._names.epoch, self._names.switches]
         arguments: list[str | bytes | int] = [self._scripts.epochs.candidate]
-        if change is not None:
-            arguments += (change.field, change.before, change.after, new_nonce())
+        if changes:
+            arguments.append(new_nonce())
+        for change in changes:
+            arguments += (change.field, change.before, change.after)
         found = switch_states(await self._scripts.once(LuaScript.SWITCH, keys, arguments))
         self._scripts.epochs.saw(found[0].partition(" ")[0])
         return found

@@ -12,6 +12,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import jsonschema_rs
 from pydantic import AnyUrl, TypeAdapter, ValidationError
 
 from toolpool.contract import encoding
@@ -113,13 +114,17 @@ class Canonical:
         fields = self._fields.get(place)
         if fields is None:
             fields = self._fields[place] = self._fields_of(node, place)
-        rest = None if node.get("patternProperties") else node.get("additionalProperties")
-        others = _Field(rest, f"{place}/additionalProperties", _ABSENT)
+        patterns = node.get("patternProperties")
+        others = _Field(node.get("additionalProperties"), f"{place}/additionalProperties", _ABSENT)
         made: dict[str, Any] = {}
         is_same = True
         for name, inner in value.items():
-            field = fields.get(name, others)
-            made[name] = self._value(inner, field.schema, field.place, steps)
+            found = [fields[name]] if name in fields else []
+            if isinstance(patterns, dict):
+                found += _by_pattern(patterns, name, f"{place}/patternProperties")
+            made[name] = inner
+            for field in found or [others]:
+                made[name] = self._value(made[name], field.schema, field.place, steps)
             is_same = is_same and made[name] is inner
         for name, field in fields.items():
             if name not in value and field.default is not _ABSENT:
@@ -133,8 +138,7 @@ class Canonical:
         properties = node.get("properties")
         found = {}
         for name, inner in properties.items() if isinstance(properties, dict) else ():
-            escaped = name.replace("~", "~0").replace("/", "~1")
-            at = f"{place}/properties/{escaped}"
+            at = f"{place}/properties/{_escaped(name)}"
             found[name] = _Field(inner, at, self._default(inner, at))
         return found
 
@@ -159,6 +163,35 @@ class Canonical:
             if default is _ABSENT and isinstance(holder, dict):
                 default = holder.get("default", _ABSENT)
         return default if default is not _ABSENT and self._fits(place, default) else _ABSENT
+
+
+def _by_pattern(patterns: dict[str, Any], name: str, place: str) -> list[_Field]:
+    """The schemas of a field by the patterns that match its name."""
+    return [
+        _Field(node, f"{place}/{_escaped(pattern)}", _ABSENT)
+        for pattern, node in patterns.items()
+        if has_pattern(pattern, name)
+    ]
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def has_pattern(pattern: str, text: str) -> bool:
+    """Whether a text matches a pattern of the schema; False if the pattern cannot be used."""
+    validator = _validator(pattern)
+    return validator is not None and validator.is_valid(text)
+
+
+@functools.lru_cache(maxsize=1024)
+def _validator(pattern: str) -> "jsonschema_rs.Draft202012Validator | None":
+    try:
+        return jsonschema_rs.Draft202012Validator(
+            {"pattern": pattern}, pattern_options=jsonschema_rs.RegexOptions()
+        )
+    except ValueError:
+        return None
 
 
 def spelled(format: Any, text: str) -> str:

@@ -40,9 +40,7 @@ class ConnectionPool(_BlockingPool):  # type: ignore[misc]
 
     async def release(self, connection: Any) -> None:
         """Take a connection back."""
-        if self._waiting:
+        if self._waiting or connection.should_reconnect():
             await super().release(connection)
-            return
-        if connection.should_reconnect():
-            await connection.disconnect()
-        self._idle.append(connection)
+        else:
+            self._idle.append(connection)

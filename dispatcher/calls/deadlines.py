@@ -135,7 +135,8 @@ class Deadlines:
 
         Without `everywhere`, and always for a shared run, a call goes on while another dispatcher
         waits for it. If the server does not confirm the end of a call within a few seconds, the
-        attempt is repeated until the call's deadline; a background call stays open meanwhile.
+        attempt is repeated until the call's deadline, as long as the dispatcher is open; a
+        background call stays open meanwhile.
         """
         calls = [pending for pending in calls if pending.is_open]
         for pending in calls:
@@ -256,7 +257,7 @@ class Deadlines:
     def _close_again(self, pending: PendingCall, reason: CloseReason) -> None:
         """Repeat a cancel that was not confirmed: a worker may start the call until its deadline.
 
-        A call that was dispatched here again has a waiter again.
+        A call that has only lost its waiter, and was dispatched here again, has one again.
         """
         other = self._calls.find(pending.key) if reason is CloseReason.LEAVE else None
         is_over = self._is_closed or time.monotonic() >= pending.deadline
@@ -264,6 +265,8 @@ class Deadlines:
             self._add_due(pending, reason)
 
     def _take(self, pending: PendingCall, answer: LedgerAnswer, reason: CloseReason) -> None:
+        if not pending.is_open:  # it was answered before its record was closed
+            return
         match answer.state:
             case CallState.WAITING | CallState.APPROVED | CallState.ATTACHED:
                 self._calls.approval_required(pending)  # it was approved, or sent, meanwhile

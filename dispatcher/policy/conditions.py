@@ -16,8 +16,15 @@ import msgspec
 from toolpool.contract import encoding
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+|\*)\]")
+_FLAGS = re.compile(r"\(\?([a-zA-Z-]+)[:)]")
 _NUMBERS = ("above", "at_least", "below", "at_most")
-_RUST = {".": r"[^\n\r\u2028\u2029]", r"\b": r"(?-u:\b)", r"\B": r"(?-u:\B)"}
+_RUST = {
+    ".": r"[^\n\r\u2028\u2029]",
+    r"\b": r"(?-u:\b)",
+    r"\B": r"(?-u:\B)",
+    r"\<": "<",
+    r"\>": ">",
+}
 
 
 class RuleFailed(Exception):
@@ -282,6 +289,13 @@ def _pattern(pattern: str) -> Holds:
         raise ValueError(
             f"the pattern {pattern!r} has a `[` inside of `[…]`, which stands for itself: write "
             r"[0-9] or \d in place of [[:digit:]], and \[ where a bracket is meant"
+        )
+    if re.search(r"(?:^|[^\\])(?:\\\\)*\[\^?\]", pattern):
+        raise ValueError(f"the pattern {pattern!r} has an empty class: write \\] for a bracket")
+    if any(set(flags) - set("im-") for flags in _FLAGS.findall(pattern)):
+        raise ValueError(
+            f"the pattern {pattern!r} has a flag that ECMA-262 does not have; any sign, also a "
+            r"line break, is [\d\D]"
         )
     try:
         validator = jsonschema_rs.validator_for(

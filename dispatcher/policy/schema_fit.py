@@ -7,9 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import jsonschema_rs
-
-from toolpool.contract.schema.canonical import spelled
+from toolpool.contract.schema.canonical import has_pattern, spelled
 from toolpool.contract.schema.json_values import json_type, list_of, types_of
 from toolpool.contract.schema.references import UNIONS, referred
 from toolpool.dispatcher.policy.conditions import Test
@@ -18,9 +16,18 @@ _PARTS_AT_MOST = 500
 _ANY = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
 _VALUES = frozenset({"boolean", "integer", "number", "string"})
 _CARRIES = frozenset({"$ref", "allOf", *UNIONS})
+_OF_PARTS = frozenset(
+    {"properties", "patternProperties", "additionalProperties", "required", "items", "prefixItems"}
+)
+"""Keywords about fields and elements. Without a type, any other value is accepted as well."""
+_WITH_OFFSET = frozenset({"date-time", "time"})
 _ENCODED_FORMATS = frozenset({"base64", "base64url"})  # of pydantic's Base64Str and Base64Bytes
 
 Node = dict[str, Any]
+
+
+class _TooLarge(Exception):
+    """A schema has more than `_PARTS_AT_MOST` parts for one value."""
 
 
 def misfit(test: Test, schema: Any, *, is_named: bool) -> str:
@@ -29,7 +36,15 @@ def misfit(test: Test, schema: Any, *, is_named: bool) -> str:
     `is_named`: the rule names this very tool, and not by a pattern that also matches others. Only
     then must the schema have the path, and accept the values that the rule compares with.
     """
+    try:
+        return _misfit(test, schema, is_named=is_named)
+    except _TooLarge:
+        return "its schema has too many branches to apply a rule to"
+
+
+def _misfit(test: Test, schema: Any, *, is_named: bool) -> str:
     nodes = _parts([True if schema is None else schema], schema)
+    nodes = [{"type": "object", **part} if _is_untyped(part) else part for part in nodes]
     for number, step in enumerate(test.steps):
         if isinstance(step, str):
             nodes = _with_elements(nodes, schema)
@@ -56,10 +71,12 @@ def _parts(nodes: Iterable[Any], root: Any) -> list[Node]:
             continue
         found.append(part)
         if len(found) > _PARTS_AT_MOST:
-            return [{}]
+            raise _TooLarge
         if isinstance(part.get("$ref"), str):
             waiting.append(referred(part["$ref"], root))
         every = list_of(part.get("allOf"))  # a schema without a type leaves the type to the others
+        every += [part[key] for key in ("then", "else") if key in part]
+        every += _values(part, "dependentSchemas")
         waiting += [{"type": [], **inner} if _is_untyped(inner) else inner for inner in every]
         for union in UNIONS:
             waiting += [{} if inner is True else inner for inner in list_of(part.get(union))]
@@ -83,13 +100,32 @@ def _is_untyped(part: Any) -> bool:
     return isinstance(part, dict) and not part.keys() & {"type", "enum", "const", *_CARRIES}
 
 
+def _is_anything(parts: Sequence[Node]) -> bool:
+    """Whether the schema says nothing about the value: a rule on it cannot be wrong."""
+    return not parts or any(_is_untyped(part) and not part.keys() & _OF_PARTS for part in parts)
+
+
+def _values(part: Node, key: str) -> list[Any]:
+    """The schemas in a keyword that maps names to schemas."""
+    found = part.get(key)
+    return list(found.values()) if isinstance(found, dict) else []
+
+
 def _listed(part: Node) -> list[Any]:
     return [part["const"]] if "const" in part else list_of(part.get("enum"))
 
 
 def _is_map(part: Node) -> bool:
     """Whether the model may choose the names of an object's fields."""
-    return not part.get("properties") and part.get("additionalProperties") is not False
+    return bool(_of_any_name(part)) and not part.get("properties")
+
+
+def _of_any_name(part: Node) -> list[Any]:
+    """The schemas of the fields whose names the model may choose."""
+    found = _values(part, "patternProperties")
+    below = part.get("additionalProperties", part.get("unevaluatedProperties"))
+    is_open = below is None and not part.keys() & {"properties", "patternProperties", *_CARRIES}
+    return [*found, *([True] if is_open else [below] if below not in (None, False) else [])]
 
 
 def _with_elements(parts: Sequence[Node], root: Any) -> list[Node]:
@@ -97,8 +133,9 @@ def _with_elements(parts: Sequence[Node], root: Any) -> list[Node]:
     found = list(parts)
     for part in found:
         if len(found) > _PARTS_AT_MOST:
-            return [{}]
-        if "array" in _types([part]) or "items" in part:
+            raise _TooLarge
+        is_list = "array" in _types([part]) and not _is_untyped(part)
+        if is_list or part.keys() & {"items", "prefixItems"}:
             found += [each for each in _parts(_items(part), root) if each not in found]
     return found
 
@@ -110,7 +147,7 @@ def _other_form(parts: Sequence[Node], step: str | int | None, root: Any) -> str
     does not count, since both are compared. Null and listed constants hide nothing.
     """
     types = _types(parts) or _ANY
-    if types >= _ANY:
+    if _is_anything(parts):
         return "" if isinstance(step, str) else "may be anything"
     objects = [part for part in parts if "object" in _types([part])]
     if not isinstance(step, str):
@@ -121,10 +158,9 @@ def _other_form(parts: Sequence[Node], step: str | int | None, root: Any) -> str
     open_types = _types([part for part in parts if "enum" not in part and "const" not in part])
     if texts := open_types & {"string", "number", "integer"}:
         return f"may be a {min(texts)} in place of an object"
-    for part in objects:
-        below = part.get("additionalProperties")
-        is_beside = len(objects) > 1 and _is_map(part) and isinstance(below, dict)
-        if is_beside and any(_inner(_with_elements(_parts([below], root), root), step)):
+    for part in objects if len(objects) > 1 else ():
+        below = [each for each in _of_any_name(part) if each is not True] if _is_map(part) else []
+        if any(_inner(_with_elements(_parts(below, root), root), step)):
             return "may be a map of objects in place of one"
     return ""
 
@@ -137,16 +173,13 @@ def _inner(parts: Sequence[Node], step: str | int | None) -> Iterator[Any]:
             if "object" in types or part.keys() & {"properties", "additionalProperties"}:
                 yield from _field(part, step)
             continue
-        if "array" in types or "items" in part:
+        if "array" in types or part.keys() & {"items", "prefixItems"}:
             yield from _items(part, step)
         if step is None and "object" in types:
-            properties = part.get("properties")
-            yield from properties.values() if isinstance(properties, dict) else ()
-            if _is_map(part):
-                yield part.get("additionalProperties", True)
+            yield from (*_values(part, "properties"), *_of_any_name(part))
         # one value in place of a list is its only element
         alone = types - ({"array", "null"} if step == 0 else {"array", "object", "null"})
-        if not step and alone and types < _ANY:
+        if not step and alone and not _is_anything([part]):
             yield part
 
 
@@ -157,7 +190,7 @@ def _items(part: Node, position: int | None = None) -> list[Any]:
     length = most if isinstance(most, (int, float)) and not isinstance(most, bool) else math.inf
     if position is not None and position < len(first):
         return [first[position]] if position < length else []
-    rest = part.get("items", part.get("unevaluatedItems", True))
+    rest = part.get("items", part.get("unevaluatedItems", not part.keys() & _CARRIES))
     if isinstance(rest, list):
         rest = part.get("additionalItems", True)
     has_more = length > (len(first) if position is None else position)
@@ -167,12 +200,9 @@ def _items(part: Node, position: int | None = None) -> list[Any]:
 def _field(part: Node, name: str) -> Iterator[Any]:
     properties = part.get("properties")
     patterns = part.get("patternProperties")
-    fit = (
-        [node for p, node in patterns.items() if _is_valid({"pattern": p}, name)]
-        if patterns
-        else []
-    )
-    if not _is_valid(part.get("propertyNames", True), name):
+    patterns = patterns if isinstance(patterns, dict) else {}
+    fit = [node for pattern, node in patterns.items() if has_pattern(pattern, name)]
+    if not _may_be_named(part, name):
         return
     if isinstance(properties, dict) and name in properties:
         yield properties[name]
@@ -182,49 +212,95 @@ def _field(part: Node, name: str) -> Iterator[Any]:
         values = [each[name] for each in listed if isinstance(each, dict) and name in each]
         if values:
             yield {"enum": values}
-    elif "additionalProperties" in part:
-        if part["additionalProperties"] is not False:
-            yield part["additionalProperties"]
-    elif not properties and not patterns:
+    elif (below := part.get("additionalProperties", part.get("unevaluatedProperties"))) is not None:
+        if below is not False:
+            yield below
+    elif not properties and not patterns and not part.keys() & _CARRIES:
         yield True
 
 
-def _is_valid(schema: Any, name: str) -> bool:
-    """Whether a field may have this name; True if the schema cannot be applied alone."""
-    try:
-        return jsonschema_rs.is_valid(schema, name)
-    except ValueError:
-        return True
+def _may_be_named(part: Node, name: str) -> bool:
+    """Whether a field may have this name, by the listed names and the pattern for names."""
+    names = part.get("propertyNames")
+    if not isinstance(names, dict):
+        return names is not False
+    listed, pattern = _listed(names), names.get("pattern")
+    is_listed = not listed or name in listed
+    return is_listed and (not isinstance(pattern, str) or has_pattern(pattern, name))
 
 
 def _no_comparison(test: Test, parts: Sequence[Node], root: Any, *, is_named: bool) -> str:
     """Why the condition cannot compare a value, or some of its forms; empty if it can."""
     condition, where, types = test.condition, _path(test.steps), _types(parts) or _ANY
-    if why := _wrong_type(test, where, types):
+    if why := _wrong_type(test, where, types, is_anything=_is_anything(parts)):
         return why
     if condition.missing and any(part.get("default") is not None for part in parts):
         return f"{where} is never missing: its schema gives it a default"
     others = types - {"array", "null"}
     is_whole = "string" in others if condition.longer_than is not None else bool(test.constants)
-    if test.compares_lists and is_whole and "array" in types and others and not types >= _ANY:
+    is_anything = _is_anything(parts)
+    if test.compares_lists and is_whole and "array" in types and others and not is_anything:
         return f"{where} may be one value or a list of them: give {where}[*] to compare each"
     if not test.compares_lists:
         parts = _with_elements(parts, root)
-        types = _types(parts) or _ANY
-    takes_both = types & {"integer", "number"} and "string" in types and not types >= _ANY
-    if takes_both and any(map(_is_number, test.constants)):
+    return _no_equality(where, test.constants, parts, root, is_named=is_named)
+
+
+def _no_equality(
+    where: str, constants: Sequence[Any], parts: Sequence[Node], root: Any, *, is_named: bool
+) -> str:
+    """Why some constants cannot be compared with a value; empty if all can."""
+    types = _types(parts) or _ANY
+    takes_both = types & {"integer", "number"} and "string" in types and not _is_anything(parts)
+    if takes_both and any(map(_is_number, constants)):
         return f"{where} may be a number or its text: compare it by at_least and at_most"
+    texts = [value for value in constants if isinstance(value, str)]
+    if why := next(filter(None, (_other_spelling(where, t, parts) for t in texts)), ""):
+        return why
+    is_only = is_named and len(constants) == 1
+    never = f"{where} never equals what it is compared with"
+    for value in constants:
+        for step, inner in _inside(value):
+            below = _parts(_inner(parts, step), root)
+            if not below and is_only:
+                return never
+            shown = f"{where}.{step}" if isinstance(step, str) else f"{where}[*]"
+            if below and (why := _no_equality(shown, [inner], below, root, is_named=is_only)):
+                return why
+        if is_only and isinstance(value, dict) and (name := _left_out(value, parts)):
+            return f"{where} never equals an object without {name}, which has a default"
+    is_equal = any(_may_be(value, parts, types) for value in constants)
+    return never if is_named and constants and not is_equal else ""
+
+
+def _other_spelling(where: str, text: str, parts: Sequence[Node]) -> str:
+    """Why a text is not spelled as the value that is judged; empty if it may be."""
     for part in parts:
-        for value in test.constants:
-            right = spelled(part.get("format"), value) if isinstance(value, str) else value
-            if right != value:
-                return f"{where} is compared as a {part['format']}: write it as {right}"
-    if is_named and test.constants and not any(_may_be(v, parts, types) for v in test.constants):
-        return f"{where} never equals what it is compared with"
+        format = part.get("format")
+        if format in _WITH_OFFSET:
+            return f"{where} is a {format}, which may have another offset: judge it by a hook"
+        if (right := spelled(format, text)) != text:
+            return f"{where} is compared as a {format}: write it as {right}"
     return ""
 
 
-def _wrong_type(test: Test, where: str, types: frozenset[str]) -> str:
+def _inside(value: Any) -> list[tuple[str | None, Any]]:
+    """The fields or elements of a constant, each with its step."""
+    if isinstance(value, dict):
+        return list(value.items())
+    return [(None, each) for each in value] if isinstance(value, list) else []
+
+
+def _left_out(value: dict[str, Any], parts: Sequence[Node]) -> str:
+    """A field with a default that an object lacks; empty if it could be any of several objects."""
+    objects = [part for part in parts if isinstance(part.get("properties"), dict)]
+    for name, node in objects[0]["properties"].items() if len(objects) == 1 else ():
+        if name not in value and isinstance(node, dict) and node.get("default") is not None:
+            return str(name)
+    return ""
+
+
+def _wrong_type(test: Test, where: str, types: frozenset[str], *, is_anything: bool) -> str:
     """Why some or all values of these types are not compared; empty if all are."""
     if test.needs_number and not types & {"integer", "number"}:
         return f"{where} is no number"
@@ -233,7 +309,7 @@ def _wrong_type(test: Test, where: str, types: frozenset[str]) -> str:
     if test.condition.longer_than is not None and not types & {"string", "array", "object"}:
         return f"{where} has no length"
     compares_values = test.needs_number or test.needs_text or any(map(_is_value, test.constants))
-    if compares_values and "object" in types and types & _VALUES and not types >= _ANY:
+    if compares_values and "object" in types and types & _VALUES and not is_anything:
         return f"{where} cannot be judged: it may be an object in place of a value"
     return ""
 

@@ -170,8 +170,8 @@ class Transport(Protocol):
         """
         ...
 
-    async def switches(self, change: SwitchChange | None = None) -> tuple[str, dict[str, bytes]]:
-        """Read the kill switches, after applying a change; see `SwitchLedger.switches`."""
+    async def switches(self, *changes: SwitchChange) -> tuple[str, dict[str, bytes]]:
+        """Read the kill switches, after applying changes; see `SwitchLedger.switches`."""
         ...
 
     async def circuits(self) -> list[bytes]:

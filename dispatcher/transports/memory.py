@@ -138,9 +138,9 @@ class MemoryTransport:
         older = max(0, len(found) - newest) if newest is not None else 0
         return found[older:], older
 
-    async def switches(self, change: SwitchChange | None = None) -> tuple[str, dict[str, bytes]]:
-        """Read the kill switches, after applying a change."""
-        return await self._server.switches(change)
+    async def switches(self, *changes: SwitchChange) -> tuple[str, dict[str, bytes]]:
+        """Read the kill switches, after applying changes."""
+        return await self._server.switches(*changes)
 
     async def circuits(self) -> list[bytes]:
         """The signed states of circuits."""

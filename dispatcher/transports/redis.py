@@ -330,9 +330,9 @@ class RedisTransport:
         older = await self._client.exists(*keys) if keys else 0
         return bodies, int(older)
 
-    async def switches(self, change: SwitchChange | None = None) -> tuple[str, dict[str, bytes]]:
-        """Read the kill switches, after applying a change."""
-        return await self._ledger.switches(change)
+    async def switches(self, *changes: SwitchChange) -> tuple[str, dict[str, bytes]]:
+        """Read the kill switches, after applying changes."""
+        return await self._ledger.switches(*changes)
 
     async def circuits(self) -> list[bytes]:
         """The signed states of circuits."""

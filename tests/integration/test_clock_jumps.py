@@ -21,8 +21,8 @@ from tests.waiting import eventually, wait_until
 from toolpool import Dispatcher
 from toolpool.contract.approval_messages import (
     ApprovalDecision,
+    ApprovalReader,
     ApprovalRequest,
-    read_request,
 )
 from toolpool.contract.envelope import CallMessage, Envelope
 from toolpool.contract.fleet_clock import fleet_time
@@ -380,13 +380,8 @@ async def test_what_waits_for_a_person_waits_as_long_across_a_jump(
     jumping.jump(jump)
     later = two.server_time()
     assert {found.key for found in await two.approvals.waiting(9, now=later)} == {"long", "short"}
-    request = read_request(
-        ENVELOPE,
-        (await two.approvals.read("long", now=later)).request,
-        key="long",
-        tenant="default",
-        prefix="toolpool",
-    )
+    data = (await two.approvals.read("long", now=later)).request
+    request = ApprovalReader(ENVELOPE, "default", "toolpool").request("long", data)
     assert await two.approvals.decide(deciding(request, later), now=later) == ""
     assert await one.approvals.approved(now=one.server_time()) == ["long"]
 

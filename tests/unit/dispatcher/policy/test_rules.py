@@ -226,6 +226,10 @@ def test_a_rule_that_cannot_be_held_to_a_value_fails(
         ('[[rule]]\naction = "ask"\nexpires = 0', "expires"),
         ('[[rule]]\naction = "deny"\ntool = []', "names no tool"),
         ('[[rule]]\naction = "deny"\ntool = ""', "names no tool"),
+        ('[[rule]]\naction = "deny"\nargument = "a"\nmatches = "(?s)rm.*-rf"', "a flag"),
+        ('[[rule]]\naction = "deny"\nargument = "a"\nmatches = "a(?is:b.c)"', "a flag"),
+        ('[[rule]]\naction = "deny"\nargument = "a"\nmatches = "^[].]+$"', "an empty class"),
+        ('[[rule]]\naction = "deny"\nargument = "a"\nmatches = "[^].]"', "an empty class"),
         ('[[rule]]\naction = "deny"\nargument = "a"\none_of = []', "must not be empty"),
         ('[[rule]]\naction = "allow"\nargument = "a"\nnone_of = []', "must not be empty"),
         ('[[rule]]\naction="deny"\n[[rule]]\nname = "second"\naction = "no"', "rule 2 (second)"),
@@ -264,6 +268,9 @@ def test_a_file_that_cannot_be_used_says_why_and_where(text: str, told: str) -> 
         (r"\Bfoo", "xfoo", True),
         (r"\Bfoo", "éfoo", False),
         ("^[.]$", ".", True),
+        ("(?i)^admin$", "ADMIN", True),
+        (r"\</script\>", "</script>", True),
+        (r"a\>", "a", False),
     ],
 )
 def test_a_pattern_means_what_ecma_262_says(pattern: str, text: str, fits: bool) -> None:

@@ -1,5 +1,7 @@
 """A rule that cannot be applied to a tool's arguments denies the tool, and operators are told."""
 
+import json
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -7,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from pydantic import Base64Str, BaseModel, Json, TypeAdapter
+from pydantic import Base64Str, BaseModel, Json, StringConstraints, TypeAdapter
 
 from tests.waiting import eventually
 from toolpool import Code, Dispatcher, Hooks, tool
@@ -20,6 +22,11 @@ RAN: list[Any] = []
 
 class Line(BaseModel):
     sku: str
+    qty: int = 1
+
+
+class Priced(BaseModel):
+    id: UUID
     qty: int = 1
 
 
@@ -151,12 +158,93 @@ def test_a_path_to_a_position_ends_with_the_list() -> None:
     assert of_lines(fields, "lines.sku_2") == ""
 
 
-def of_lines(lines: Any, path: str, *, tool: str = "order") -> str:
+Code3 = Annotated[str, StringConstraints(pattern="^[A-Z]{2}$")]
+CONSTANTS = [
+    (dict[str, Decimal], {"a": 900}, "number or its text"),
+    (list[Decimal], [900], "number or its text"),
+    (list[UUID], [ID.upper()], f"write it as {ID}"),
+    (Priced, {"id": ID.upper(), "qty": 1}, f"write it as {ID}"),
+    (Priced, {"id": ID}, "without qty"),
+    (Priced, {"id": ID, "qty": "x"}, "never equals"),
+    (Priced, {"id": ID, "other": 1, "qty": 1}, "never equals"),
+    (Priced, {"id": ID, "qty": 1}, ""),
+    (list[Priced], [{"id": ID, "qty": 1}], ""),
+    (datetime, "2026-01-02T03:04:05Z", "another offset"),
+    (Any, {"a": [1, "b"]}, ""),
+]
+
+
+@pytest.mark.parametrize(("kind", "constant", "told"), CONSTANTS, ids=str)
+def test_an_object_or_list_is_compared_in_the_spelling_that_is_judged(
+    kind: Any, constant: Any, told: str
+) -> None:
+    schema = TypeAdapter(kind).json_schema()
+    found = of_lines(schema, "lines", constant=constant)
+    assert told in found if told else not found
+
+
+HIDDEN = [
+    (Line | dict[Code3, Line], "lines.qty", "may be a map of objects"),
+    (list[Line] | dict[Code3, Line | int], "lines[*].qty", "in place of"),
+    (dict[Code3, Decimal], "lines[*]", "number or its text"),
+    (dict[Code3, dict[Code3, Decimal]], "lines[*][*]", "number or its text"),
+    ({"type": "object", "allOf": [{"$ref": "#/$defs/P"}]}, "lines.amount", "number or its text"),
+    ({"type": "object", "$ref": "#/$defs/P"}, "lines.amount", "number or its text"),
+    ({"type": "object", "oneOf": [{"$ref": "#/$defs/P"}]}, "lines.other", "has no lines.other"),
+    ({"properties": {"sku": {"type": "string"}}}, "lines.sku", "in place of an object"),
+    (Line | str | int | float | bool | list[Line] | None, "lines.sku", "in place of an object"),
+    ({"anyOf": [{"const": str(n)} for n in range(600)]}, "lines", "too many branches"),
+    (
+        {"type": "string", "if": {}, "then": {"contentEncoding": "base64"}},
+        "lines",
+        "is encoded",
+    ),
+    (
+        {
+            "type": "object",
+            "properties": {"a": {"type": "string"}},
+            "additionalProperties": {"$ref": "#/$defs/D"},
+        },
+        "lines[*]",
+        "number or its text",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "path", "told"), HIDDEN, ids=str)
+@pytest.mark.parametrize("tool", ["order", "ord*"])
+def test_other_forms_are_found_wherever_the_schema_has_them(
+    kind: Any, path: str, told: str, tool: str
+) -> None:
+    schema = kind if isinstance(kind, dict) else TypeAdapter(kind).json_schema()
+    found = of_lines(schema, path, tool=tool, constant=900)
+    assert told in found or (tool == "ord*" and told.startswith("has no") and not found)
+
+
+def test_nothing_that_a_schema_refers_to_is_fetched() -> None:
+    names = {"$ref": "http://127.0.0.1:9/names"}
+    assert of_lines({"type": "object", "propertyNames": names}, "lines.sku") == ""
+
+
+def of_lines(
+    lines: dict[str, Any], path: str, *, tool: str = "order", constant: Any = "X-9"
+) -> str:
     """Why a rule on this path cannot be applied to a tool whose `lines` have this schema."""
-    schema = {"type": "object", "properties": {"lines": lines}}
+    decimal = {"anyOf": [{"type": "number"}, {"type": "string"}]}
+    product = {"type": "object", "properties": {"amount": decimal}}
+    defs = {"P": product, "D": decimal, **lines.get("$defs", {})}
+    schema = {"type": "object", "properties": {"lines": lines}, "$defs": defs}
     spec = msgspec.structs.replace(order.spec, input_schema=schema)
-    text = f'[[rule]]\naction = "deny"\ntool = "{tool}"\nargument = "{path}"\nequals = "X-9"'
-    return parse(text, "p").misfit(spec)
+    text = f'[[rule]]\naction = "deny"\ntool = "{tool}"\nargument = "{path}"'
+    return parse(f"{text}\nequals = {toml_of(constant)}", "p").misfit(spec)
+
+
+def toml_of(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {toml_of(each)}" for name, each in value.items()) + "}"
+    return (
+        "[" + ", ".join(map(toml_of, value)) + "]" if isinstance(value, list) else json.dumps(value)
+    )
 
 
 def test_a_rule_for_many_tools_needs_no_path_in_each_of_them() -> None:

@@ -787,10 +787,10 @@ async def test_a_claim_waits_while_switches_cannot_be_read(tmp_path: Path) -> No
     bench.switch()
     failing, read = iter((True, False)), bench.ledger.switches
 
-    async def switches(change: Any = None) -> Any:
+    async def switches(*changes: Any) -> Any:
         if next(failing):
             raise OSError("the server is away")
-        return await read(change)
+        return await read(*changes)
 
     bench.ledger.switches = switches  # type: ignore[method-assign]
     await bench.call("a", "touch", path=str(tmp_path / "ran"))
