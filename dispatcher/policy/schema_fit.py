@@ -157,7 +157,8 @@ def _other_form(parts: Sequence[Node], step: str | int | None, root: Any) -> str
         return "may be a map in place of a list" if step is not None and True in are_maps else ""
     open_types = _types([part for part in parts if "enum" not in part and "const" not in part])
     if texts := open_types & {"string", "number", "integer"}:
-        return f"may be a {min(texts)} in place of an object"
+        shown = "a text" if texts == {"string"} else "a number"
+        return f"may be {shown} in place of an object"
     for part in objects if len(objects) > 1 else ():
         below = [each for each in _of_any_name(part) if each is not True] if _is_map(part) else []
         if any(_inner(_with_elements(_parts(below, root), root), step)):

@@ -1,10 +1,13 @@
 """Kill switches hold while signing keys are rotated."""
 
+from typing import Any
+
 import pytest
 
 from toolpool.contract.envelope import Envelope, Switch
 from toolpool.contract.kill_switches import KillSwitches
 from toolpool.contract.ledger.memory_server import MemoryServer
+from toolpool.contract.ledger.protocols import SwitchChange
 from toolpool.contract.signing import Keyring, generate_key
 
 A, B, C = generate_key(), generate_key(), generate_key()
@@ -22,9 +25,12 @@ async def denied(server: MemoryServer, *keys: str) -> bool:
     return bool(switches.on)
 
 
-async def set_by(server: MemoryServer, switches: KillSwitches, *, on: bool = True) -> None:
+async def set_by(
+    server: MemoryServer, switches: KillSwitches, *, on: bool = True, **of: Any
+) -> None:
     await switches.follow(server)
-    switch = Switch(tool="pay", reason="broken", on=on, set_at=1.0, prefix="toolpool")
+    of = {"set_at": 1.0} | of
+    switch = Switch(tool="pay", reason="broken", on=on, prefix="toolpool", **of)
     switches.take(*await server.switches(switches.change(switch)))
 
 
@@ -51,6 +57,39 @@ async def test_processes_with_other_keys_do_not_undo_each_other_s_signatures() -
         await switches.follow(server)
         assert switches.on
     assert server.switch_version == version
+
+
+class Counted(MemoryServer):
+    """Counts the steps that change switches."""
+
+    changing = 0
+
+    async def switches(self, *changes: SwitchChange) -> tuple[str, dict[str, bytes]]:
+        """See `SwitchLedger.switches`."""
+        self.changing += bool(changes)
+        return await super().switches(*changes)
+
+
+async def test_all_switches_that_a_server_lost_are_restored_in_one_step() -> None:
+    server, switches = Counted(), holder(A, B)
+    for number in range(300):
+        await set_by(server, switches, argument="id", value=number)
+    stored, server.changing = dict(server.switch_states), 0
+    server.switch_states.clear()
+    await switches.follow(server)
+    assert (server.switch_states, server.changing) == (stored, 1)
+
+
+async def test_a_later_state_that_only_another_key_signed_is_told() -> None:
+    """The fleet's keys were not rotated in order: an earlier state can be read, the last cannot."""
+    server, old = MemoryServer(), holder(A)
+    await set_by(server, old, on=False)
+    await set_by(server, holder(B), set_at=2.0)
+    await old.follow(server)
+    assert len(old.foreign) == 1
+    await set_by(server, holder(A, B), set_at=3.0)
+    await old.follow(server)
+    assert not old.foreign and old.on
 
 
 async def test_a_switch_that_no_key_of_a_process_signed_is_told_once(

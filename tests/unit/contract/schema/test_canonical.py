@@ -33,6 +33,12 @@ DETERMINED = [
         {"x": [{"gift": False}, UPPER.lower()]},
     ),
     (field({"additionalProperties": LINE}), {"x": {"a": {}}}, {"x": {"a": {"gift": False}}}),
+    (field({"patternProperties": {"^a": LINE}}), {"x": {"ab": {}}}, {"x": {"ab": {"gift": False}}}),
+    (
+        field({"patternProperties": {"^a": ID}, "additionalProperties": LINE}),
+        {"x": {"a": UPPER, "b": {}}},
+        {"x": {"a": UPPER.lower(), "b": {"gift": False}}},
+    ),
     (field({"allOf": [LINE]}), {"x": {}}, {"x": {"gift": False}}),
     (field({"anyOf": [LINE, {"type": "null"}]}), {"x": {}}, {"x": {"gift": False}}),
     (field({"anyOf": [LINE, {"type": "null"}]}), {"x": None}, {"x": None}),
