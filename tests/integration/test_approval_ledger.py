@@ -226,7 +226,7 @@ async def test_a_decision_is_not_called_refused_if_it_may_have_been_taken_before
     send = lua_scripts.send
     await server.ask()
     monkeypatch.setattr(lua_scripts, "send", lose_reply_and_record)
-    with pytest.raises(ServerUnavailable, match="may count"):
+    with pytest.raises(ServerUnavailable, match="may have been stored"):
         await server.decide()
     assert await server.decide() == "gone"
 

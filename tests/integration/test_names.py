@@ -48,7 +48,7 @@ async def test_a_bad_name_from_the_host_raises_in_the_host(
 @pytest.mark.parametrize("handle", ["0" * 32, HALF, "x" * 10_000, "", 5, None])
 async def test_an_unknown_handle_raises_in_the_host(dispatcher: Dispatcher, handle: Any) -> None:
     for ask in (dispatcher.task_result, dispatcher.task_cancel, dispatcher.output):
-        with pytest.raises(KeyError, match="unknown, expired or another session's"):
+        with pytest.raises(KeyError, match="unknown, has expired, or belongs to another session"):
             await ask(handle, session="s")
 
 

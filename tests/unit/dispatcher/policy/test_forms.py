@@ -44,8 +44,8 @@ JUDGED: list[tuple[str, dict[str, Any], Any]] = [
     ("x.sku", {}, [{"sku": "evil"}]),
 ]
 DENIED: list[tuple[str, dict[str, Any], str]] = [
-    ("x.sku", either(LINE, TEXT), "string in place of an object"),
-    ("x.sku", either(LINE, listed(TEXT)), "string in place of an object"),
+    ("x.sku", either(LINE, TEXT), "text in place of an object"),
+    ("x.sku", either(LINE, listed(TEXT)), "text in place of an object"),
     ("x.sku", either(LINE, by_key(LINE)), "a map of objects"),
     ("x[*].sku", either(LINE, by_key(LINE)), "one object in place"),
     ("x[0].sku", either(listed(LINE), by_key(LINE)), "a map in place of a list"),
