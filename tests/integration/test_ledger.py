@@ -652,18 +652,6 @@ async def test_steps_load_their_scripts_again(redis_url: str) -> None:
         assert isinstance(await server.claim(), float)
 
 
-async def test_a_process_with_a_shorter_lease_does_not_shorten_the_time_for_reports(
-    redis_url: str,
-) -> None:
-    async with connection.open_async(Settings(redis_url=redis_url)) as client:
-        for lease_ttl in (40.0, 1.0):
-            scripts = LuaScripts(client, lease_ttl=lease_ttl)
-            scripts.epochs.saw("an.epoch")
-            await RedisLedger(scripts, NAMES).switches()
-            ends = int((await client.get(NAMES.epoch)).rsplit(b" ", 1)[1])
-            assert abs(ends / 1000 - time.time() - 40.0) < 5.0
-
-
 async def mark_of(client: Any, key: str) -> float:
     """When a call's mark ends, in Unix time."""
     value: bytes | None = await client.get(NAMES.ran(key))

@@ -146,9 +146,7 @@ local function server_epoch(key, candidate)
   end
   local epoch = history .. '.' .. random
   if last ~= '' and last ~= string.sub(epoch, 1, 4) .. string.sub(epoch, -4) then
-    local now, known = now_ms(), offset_of(reports_until)
-    local is_longer = known > now + report_ms and known <= now + LONGEST_REPORTS_MS
-    reports_until = string.format('%.0f', is_longer and known or now + report_ms)
+    reports_until = string.format('%.0f', now_ms() + report_ms)
     value = epoch_value()
     local answer = redis.pcall('SET', key, value)
     -- The caller must not take the epoch for its own before this is stored. A full server opens no call anyway.
