@@ -85,7 +85,8 @@ class KillSwitches:
         before, foreign = self._denying(), set[str]()
         for field, stored in found.items():
             if self._found.get(field) == stored:  # its signatures were verified before
-                foreign |= {field} & self.foreign
+                if field in self.foreign:
+                    foreign.add(field)
                 continue
             number = 0
             for state in self._readable(stored):
@@ -243,7 +244,7 @@ def _lines(stored: bytes) -> list[bytes]:
 
 
 def _claimed_number(line: bytes) -> int:
-    """The number of a state, without verifying its signature; 0 if it is none."""
+    """The number of a state whose signature is not verified; 0 if the line cannot be read."""
     try:
         return msgspec.json.decode(line.split(b".", 2)[2], type=Switch).number
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError):

@@ -164,7 +164,6 @@ class ToolContext:
 def context_of(
     call: CallMessage,
     seconds: float,
-    *,
     report_progress: ReportProgress,
     beat: Callable[[], None],
     secrets: Mapping[str, str],

@@ -16,7 +16,7 @@ import jsonschema_rs
 from pydantic import AnyUrl, TypeAdapter, ValidationError
 
 from toolpool.contract import encoding
-from toolpool.contract.schema.json_values import list_of
+from toolpool.contract.schema.json_values import list_of, pointer_step
 from toolpool.contract.schema.references import UNIONS, hides_siblings, referred, resolve
 
 _STEPS_AT_MOST = 200_000
@@ -138,7 +138,7 @@ class Canonical:
         properties = node.get("properties")
         found = {}
         for name, inner in properties.items() if isinstance(properties, dict) else ():
-            at = f"{place}/properties/{_escaped(name)}"
+            at = f"{place}/properties/{pointer_step(name)}"
             found[name] = _Field(inner, at, self._default(inner, at))
         return found
 
@@ -168,14 +168,10 @@ class Canonical:
 def _by_pattern(patterns: dict[str, Any], name: str, place: str) -> list[_Field]:
     """The schemas of a field by the patterns that match its name."""
     return [
-        _Field(node, f"{place}/{_escaped(pattern)}", _ABSENT)
+        _Field(node, f"{place}/{pointer_step(pattern)}", _ABSENT)
         for pattern, node in patterns.items()
         if has_pattern(pattern, name)
     ]
-
-
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
 
 
 def has_pattern(pattern: str, text: str) -> bool:

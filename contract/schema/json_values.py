@@ -35,6 +35,11 @@ def escaped(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def pointer_step(name: str) -> str:
+    """A field's name as a step of a JSON pointer (RFC 6901)."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
 def at_path(value: Any, path: Sequence[str | int]) -> Any:
     """The value at a path; None if the path does not exist."""
     for step in path:

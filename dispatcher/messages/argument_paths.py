@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
-from toolpool.contract.schema.json_values import escaped
+from toolpool.contract.schema.json_values import escaped, pointer_step
 
 _LONGEST_STEP = 40
 _INDEXES_AT_MOST = 6
@@ -90,4 +90,4 @@ def _step(step: str | int, *, pointer: bool) -> str:
 def _joined(steps: Sequence[str], *, pointer: bool) -> str:
     if not pointer:
         return ".".join(steps)
-    return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
+    return "".join("/" + pointer_step(step) for step in steps)

@@ -124,8 +124,9 @@ def _of_any_name(part: Node) -> list[Any]:
     """The schemas of the fields whose names the model may choose."""
     found = _values(part, "patternProperties")
     below = part.get("additionalProperties", part.get("unevaluatedProperties"))
-    is_open = below is None and not part.keys() & {"properties", "patternProperties", *_CARRIES}
-    return [*found, *([True] if is_open else [below] if below not in (None, False) else [])]
+    if below is None and not part.keys() & {"properties", "patternProperties", *_CARRIES}:
+        below = True  # no keyword says which fields there are
+    return found if below is None or below is False else [*found, below]
 
 
 def _with_elements(parts: Sequence[Node], root: Any) -> list[Node]:
@@ -194,8 +195,9 @@ def _items(part: Node, position: int | None = None) -> list[Any]:
     rest = part.get("items", part.get("unevaluatedItems", not part.keys() & _CARRIES))
     if isinstance(rest, list):
         rest = part.get("additionalItems", True)
-    has_more = length > (len(first) if position is None else position)
-    return [*(first if position is None else ()), *([rest] if has_more else ())]
+    if position is not None:
+        return [rest] if position < length else []
+    return [*first, rest] if len(first) < length else first
 
 
 def _field(part: Node, name: str) -> Iterator[Any]:
@@ -233,13 +235,13 @@ def _may_be_named(part: Node, name: str) -> bool:
 def _no_comparison(test: Test, parts: Sequence[Node], root: Any, *, is_named: bool) -> str:
     """Why the condition cannot compare a value, or some of its forms; empty if it can."""
     condition, where, types = test.condition, _path(test.steps), _types(parts) or _ANY
-    if why := _wrong_type(test, where, types, is_anything=_is_anything(parts)):
+    is_anything = _is_anything(parts)
+    if why := _wrong_type(test, where, types, is_anything=is_anything):
         return why
     if condition.missing and any(part.get("default") is not None for part in parts):
         return f"{where} is never missing: its schema gives it a default"
     others = types - {"array", "null"}
     is_whole = "string" in others if condition.longer_than is not None else bool(test.constants)
-    is_anything = _is_anything(parts)
     if test.compares_lists and is_whole and "array" in types and others and not is_anything:
         return f"{where} may be one value or a list of them: give {where}[*] to compare each"
     if not test.compares_lists:

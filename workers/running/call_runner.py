@@ -149,13 +149,7 @@ class CallRunner:
         life = RunTimeout(seconds, tool.spec.silence, parameters.on_silence)
         context = None
         if tool.signature.injected:
-            context = context_of(
-                call,
-                seconds,
-                report_progress=progress,
-                beat=life.beat,
-                secrets=parameters.secrets,
-            )
+            context = context_of(call, seconds, progress, life.beat, parameters.secrets)
         invocation = self._invocation(tool, call, context, parameters)
         try:
             async with life:
@@ -200,14 +194,7 @@ class CallRunner:
 
         progress = _throttled(parameters.report_progress)
         life = RunTimeout(seconds, tool.spec.silence)
-        context = context_of(
-            call,
-            seconds,
-            report_progress=progress,
-            beat=life.beat,
-            secrets=parameters.secrets,
-            is_cancelled=stopped.is_set,
-        )
+        context = context_of(call, seconds, progress, life.beat, parameters.secrets, stopped.is_set)
         invocation = self._invocation(tool, call, context, parameters)
 
         def work() -> None:  # the thread may begin late, if the machine is busy
