@@ -13,7 +13,7 @@ class ErrorType(StrEnum):
 
     VALIDATION = "validation"  # the call could not be accepted
     RUNTIME = "runtime"  # the tool raised or its process died
-    LOGICAL = "logical"  # the tool ran and reported failure
+    LOGICAL = "logical"  # the tool reported a failure, or a secret is missing
     ABORTED = "aborted"  # timed out, cancelled or denied
     EXCEPTION = "exception"  # the pool failed, not the tool
 
@@ -34,9 +34,9 @@ class Code(StrEnum):
     REPORTED = "logical.reported"
     TIMEOUT = "aborted.timeout"
     CANCELLED = "aborted.cancelled"
-    DENIED = "aborted.denied"  # by a hook or the kill switch
+    DENIED = "aborted.denied"  # by the policy, a person, a kill switch or the worker
     WORKER_LOST = "exception.worker_lost"
-    EXPIRED = "exception.expired"  # no worker started it in time
+    EXPIRED = "exception.expired"  # not started or not approved in time, or its tool has changed
     QUEUE_UNREACHABLE = "exception.queue_unreachable"
     OVERLOADED = "exception.overloaded"
     CIRCUIT_OPEN = "exception.circuit_open"
@@ -60,7 +60,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """The end of one call, as a worker reports it or a dispatcher concludes it.
 
     `error` is the bare message; `dispatcher/messages` writes the sentence that the model reads.
-    `details` (exception class, stack) are for operators and never reach the model. If `data` is
+    `details` (exception class, stack) are for operators; the model reads no more of them than which
+    secret is missing. If `data` is
     truncated, the whole output of `output_bytes` is stored under the handle `output`.
     `still_running`: the worker ended the call, but cannot stop its tool. `silence`: the tool was
     stopped after this many seconds without a heartbeat. Times are in seconds.

@@ -94,6 +94,7 @@ _RENAMED = {
     "record_total": "record_folder_bytes",
     "order": "turn_order",
     "unserved_after": "unserved_timeout",
+    "feedback_style": "rejection_style",
 }
 """Renamed settings: the old name, then the new one."""
 
@@ -293,7 +294,7 @@ class Settings(BaseSettings):
         default=0.2, gt=0, description="First pause before a retry by the pool."
     )
 
-    feedback_style: Literal["default", "numbered", "pointer", "brief"] = Field(
+    rejection_style: Literal["default", "numbered", "pointer", "brief"] = Field(
         default="default", description="Layout of a rejection."
     )
     mask_errors: bool = Field(

@@ -11,7 +11,7 @@ from toolpool.contract.schema.annotations import without_annotations
 
 DEFAULT_TIMEOUT = 60.0
 BACKGROUND_TIMEOUT = 86_400.0
-"""How many seconds after its claim a call may run, unless the tool declares another time."""
+"""For how many seconds a tool may run, unless it declares another time."""
 CATALOG_TTL_SECONDS = 604_800
 """How long a published tool outlives the last worker that had it."""
 
@@ -38,8 +38,9 @@ class Effects(StrEnum):
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One tool as workers publish it and dispatchers use it.
 
-    `input_schema` is JSON Schema (None accepts any object). `timeout` is in seconds from the claim,
-    `heartbeat` is the longest time without a sign of life in seconds, `max_output` in bytes;
+    `input_schema` is JSON Schema (None accepts any object). `timeout` is in seconds from when the
+    tool begins, `heartbeat` the longest time without a sign of life in seconds, `max_output` in
+    bytes;
     `retries` counts attempts by the pool beyond the first. An `exclusive` tool is stopped if its
     worker can no longer be sure that no other worker runs the call. `text_parameter` is the one
     argument of a free-text tool, `text_format` the grammar of that text. `output_schema` is the

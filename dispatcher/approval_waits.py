@@ -195,7 +195,7 @@ class ApprovalWaits:
                 log.warning("approval_not_read call=%s: %s", pending.call.id, error)
             else:
                 if found.state or found.answer:
-                    self._take(pending, found, None)
+                    self._apply_record(pending, found, None)
                     return
             await asyncio.sleep(next_pause)  # a record that the server lost is written again
 
@@ -226,7 +226,7 @@ class ApprovalWaits:
                 await asyncio.sleep(pause)
             else:
                 if pending.is_open:
-                    self._take(pending, found, request)
+                    self._apply_record(pending, found, request)
                     return
         self._leave(self._take_back(pending))
 
@@ -259,7 +259,7 @@ class ApprovalWaits:
             now=server_now,
         )
 
-    def _take(
+    def _apply_record(
         self, pending: PendingCall, found: ApprovalRecord, own: ApprovalRequest | None
     ) -> None:
         """Act on the ledger's state of a call; `own` is the request if it was made here."""
@@ -462,12 +462,12 @@ class ApprovalWaits:
             if (wait := self._waiting.pop(pending.root, None)) is not None:
                 self._waiting[pending.root] = wait  # next time, other calls are checked first
             if state not in ("waiting", None) and pending.is_open:
-                self._take(pending, await self._read(pending.root), None)
+                self._apply_record(pending, await self._read(pending.root), None)
 
     async def _go_on_with(self, key: str, pending: PendingCall | None, epoch: str | None) -> None:
         found = await self._read(key, unsent_in=epoch)
         if pending is not None:
-            self._take(pending, found, None)
+            self._apply_record(pending, found, None)
             return
         request = self._request(found)
         if request is None or request.is_foreign:
@@ -503,7 +503,7 @@ class ApprovalWaits:
     ) -> None:
         """Act on the record of a call that waits here, if it waits no longer."""
         if found.answer or found.state != "waiting":
-            self._take(pending, found, None)
+            self._apply_record(pending, found, None)
         elif key in self._waiting:
             self._waiting[key] = _Wait(pending, request, found.epoch)
 
@@ -526,7 +526,7 @@ class ApprovalWaits:
         pending = self._in_flight.take_over(request, spec, left=left)
         self._hold(pending, left)
         if found is not None:
-            self._take(pending, found, None)
+            self._apply_record(pending, found, None)
         return pending
 
     def _hold(self, pending: PendingCall, good: float) -> None:

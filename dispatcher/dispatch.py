@@ -175,7 +175,7 @@ class Dispatcher:
         await self.loops.close()
         self._turns.close()
         self._in_flight.available.close()
-        await self._parts.foreign.close()
+        await self._parts.provider_approvals.close()
         await self._parts.approval_waits.close()
         await self._in_flight.close()
         await self._parts.watching.close()
@@ -254,7 +254,8 @@ class Dispatcher:
             "cancelled", tool="", call_id=call_id or "", session=session, by=by, reason=reason
         )
         ended = await asyncio.gather(
-            self._turns.cancel_all(session, call_id), self._parts.foreign.cancel(session, call_id)
+            self._turns.cancel_all(session, call_id),
+            self._parts.provider_approvals.cancel(session, call_id),
         )
         return sum(ended)
 

@@ -143,7 +143,7 @@ class ProviderApprovals:
             return await self._deny(call, options, words.no_approver)
         if (reason := self._refusal(call, options)) is not None:
             return await self._deny(call, options, reason)
-        verdict, by = await self._policy.judge_foreign(call, options)
+        verdict, by = await self._policy.judge_provider_request(call, options)
         if isinstance(verdict, Deny):
             self._tell("denied", call, options, by, verdict.reason)
             return await self._deny(call, options, verdict.reason or words.not_allowed)
@@ -379,7 +379,7 @@ class ProviderApprovals:
     ) -> _Answer | None:
         """The refusal of an approved call that the policy now denies; None if it does not."""
         words = self._wording.words
-        verdict, by = await self._policy.judge_foreign(call, options)
+        verdict, by = await self._policy.judge_provider_request(call, options)
         if isinstance(verdict, Deny):
             return _Answer(verdict.reason or words.not_allowed, "denied", by, verdict.reason)
         if isinstance(verdict, AskApproval) and not may_decide(approver, verdict.approvers or ()):

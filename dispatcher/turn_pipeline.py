@@ -49,7 +49,7 @@ class TurnPipeline:
         recorder: Recorder | None,
         policy: Policy,
         results: Results,
-        foreign: ProviderApprovals,
+        provider_approvals: ProviderApprovals,
     ) -> None:
         self._settings = settings
         self._wording = wording
@@ -62,7 +62,7 @@ class TurnPipeline:
         self._recorder = recorder
         self._policy = policy
         self._results = results
-        self._foreign = foreign
+        self._provider_approvals = provider_approvals
 
     def read(self, response: Any, **named: str | None) -> Response:
         """The calls in a response. Raises `UnreadableResponse`."""
@@ -146,7 +146,7 @@ class TurnPipeline:
                     turn.accepted[call.index] = verdict
                     decides = decides or verdict[1].spec.approval is True
             if undecided:
-                await self._decide_foreign(undecided, turn, found.format, since)
+                await self._decide_provider_requests(undecided, turn, found.format, since)
                 since = time.monotonic()  # the others did not wait to be sent
             repeated: Collection[int] = ()
             if rejected:
@@ -183,12 +183,12 @@ class TurnPipeline:
         options = turn.options
         self._observers.rejected(result, options.session, options.id, format, is_known=is_known)
 
-    async def _decide_foreign(
+    async def _decide_provider_requests(
         self, calls: Sequence[ToolCall], turn: Turn, format: str, since: float
     ) -> None:
         """Answer requests that a provider makes for itself, and reject other flawed calls."""
         turn.passed.update([call.index for call in calls])  # `ProviderApprovals.cancel` ends them
-        answers = await self._foreign.decide(calls, turn.options, since)
+        answers = await self._provider_approvals.decide(calls, turn.options, since)
         for call in calls:
             answer = answers.get(call.index)
             if answer is not None and answer.ok:

@@ -88,11 +88,11 @@ class Wiring:
         )
         self.loops = LoopGuard(transport.failures, settings, self.observers, self.hooks.on_loop)
         self.analytics = Analytics(observers=self.observers)
-        self.foreign = ProviderApprovals(
+        self.provider_approvals = ProviderApprovals(
             services, policy, wording, self.notifier, self.in_flight.available
         )
         self.in_flight.reporter.unsent_calls = lambda: chain(
-            self.turns.unsent_calls(), self.foreign.unsent_calls()
+            self.turns.unsent_calls(), self.provider_approvals.unsent_calls()
         )
         self.pipeline = TurnPipeline(
             settings,
@@ -106,7 +106,7 @@ class Wiring:
             recorder=self.watching.recorder,
             policy=policy,
             results=results,
-            foreign=self.foreign,
+            provider_approvals=self.provider_approvals,
         )
         self.resumer = Resume(
             transport, settings, self.pipeline, self.turns, self.in_flight.in_background

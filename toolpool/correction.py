@@ -8,7 +8,7 @@
 
 A rejected call goes back with the corrections to make, and the model sends the call again. Three
 model calls in a row with rejections end it: then the schema or the model is at fault, and more
-calls only cost.
+calls would only add cost.
 """
 
 import asyncio

@@ -116,7 +116,7 @@ class WorkerService:
         self._is_ready = False
         self.sign_seconds = min(1.0, settings.worker_stall_timeout / 4)
         """The interval in seconds at which each loop reports that it turns."""
-        self._foreign = 0
+        self._dropped = 0
         self._recycling = False
         self._stop_lock = threading.RLock()
         self.stopping = threading.Event()
@@ -295,7 +295,7 @@ class WorkerService:
 
     def reject(self, reason: str) -> None:
         """Count and log a message that was dropped undecoded; thread-safe."""
-        self._foreign += 1
+        self._dropped += 1
         self._loop.call_soon_threadsafe(self._message_reader.refuse, "foreign", reason)
 
     def stop(self) -> None:
@@ -450,7 +450,7 @@ class WorkerService:
         lease = self._describe()
         self._link.send(
             LoopTurned(
-                consumed=lease.received + self._foreign,
+                consumed=lease.received + self._dropped,
                 free=lease.free,
                 worn_out=is_worn_out,
                 leased=self._executor.is_leased,

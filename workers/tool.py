@@ -131,8 +131,8 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     `async def` runs on the worker's event loop; `def` runs in a child process, or in a thread with
     `run_in="thread"`, which declares it thread-safe although it cannot be killed there. `timeout`
-    is in seconds from the claim: 60 by default, a day for a `background` tool, whose caller gets a
-    handle if it does not end soon. A call without a sign of life (`ctx.progress` or
+    is in seconds from when the tool begins: 60 by default, a day for a `background` tool, whose
+    caller gets a handle if it does not end soon. A call without a sign of life (`ctx.progress` or
     `ctx.heartbeat`) for `heartbeat` seconds is ended like one at its timeout; not checked by
     default.
 

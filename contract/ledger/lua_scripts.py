@@ -50,7 +50,7 @@ class LuaScript(StrEnum):
     RATE = "rate"
     APPROVAL = "approval"
     SHARE = "share"
-    NOTE = "note"
+    NOTE_SHARED = "note_shared"
     SWITCH = "switch"
 
 
@@ -243,7 +243,7 @@ class LuaScripts:
         except NoScriptError:
             return list(await send(self._client, ("EVAL", source, *words)))
 
-    async def note(self, keys: Sequence[str], *, keep_ms: int) -> None:
+    async def set_markers(self, keys: Sequence[str], *, keep_ms: int) -> None:
         """Set empty strings, without retries. Raises `ServerError`."""
         pipeline = self._client.pipeline(transaction=False)
         for key in keys:

@@ -221,6 +221,7 @@ class MemoryServer:
             )
             return None
         if record.state == "settled":
+            self._keep_mark_with(opening.key, record)
             return record.outcome
         if record.opened == nonce:
             return NEW
@@ -521,15 +522,17 @@ class MemoryServer:
     def _close_settled(self, record: Record, closing: Closing, end: CloseReason) -> bytes:
         if end in (CloseReason.CANCEL, CloseReason.REJECTED) and record.anew_at is not None:
             self._end_refused(record, closing)
-        elif end in (CloseReason.REFUSED, CloseReason.REJECTED) and record.anew_at is None:
-            self._prolong(record, closing)
+            return record.outcome
+        if end in (CloseReason.REFUSED, CloseReason.REJECTED) and record.anew_at is None:
+            # It cannot run before the time of this refusal is over.
+            record.gone_at = max(record.gone_at, time.monotonic() + closing.keep)
+        self._keep_mark_with(closing.key, record)
         return record.outcome
 
-    def _prolong(self, record: Record, closing: Closing) -> None:
-        """Refuse a call again: it cannot run before the time of this refusal is over."""
-        record.gone_at = max(record.gone_at, time.monotonic() + closing.keep)
-        if self.marks.get(closing.key, math.inf) < record.gone_at:  # the mark ends with the record
-            self.marks[closing.key] = record.gone_at
+    def _keep_mark_with(self, key: str, record: Record) -> None:
+        """Extend the mark of a settled call to the end of its record, which was read."""
+        if 0 < self.marks.get(key, math.inf) < record.gone_at:
+            self.marks[key] = record.gone_at
 
     def _end_refused(self, record: Record, closing: Closing) -> None:
         """End a temporarily refused call for good."""

@@ -276,7 +276,9 @@ class RedisLedger:
 
     async def note_ended(self, keys: Sequence[str], *, keep: float) -> None:
         """Record that the tools of answered calls have ended."""
-        await self._scripts.note([self._names.ended(key) for key in keys], keep_ms=ms_of(keep))
+        await self._scripts.set_markers(
+            [self._names.ended(key) for key in keys], keep_ms=ms_of(keep)
+        )
 
 
 def _limits(limits: Iterable[Limit], now: float) -> str:

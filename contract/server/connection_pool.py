@@ -11,8 +11,8 @@ class ConnectionPool(_BlockingPool):  # type: ignore[misc]
     """redis-py's blocking pool with a list of idle connections in front.
 
     redis-py takes locks, timers and metrics for each connection that it hands out: 100 function
-    calls, which is a quarter of what a lone call costs. It still makes, counts and closes all
-    connections; those in the list are in use for it.
+    calls, which is a quarter of what a lone call costs. It still creates, counts and closes
+    all connections, and regards those in the list as in use.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -252,19 +252,21 @@ class Deadlines:
                 loop.call_later(_CANCEL_AGAIN_SECONDS, self._close_again, pending, reason)
         else:
             for pending, answer in zip(calls, answers, strict=True):
-                self._take(pending, answer, reason)
+                self._apply_answer(pending, answer, reason)
 
     def _close_again(self, pending: PendingCall, reason: CloseReason) -> None:
         """Repeat a cancel that was not confirmed: a worker may start the call until its deadline.
 
-        A call that has only lost its waiter, and was dispatched here again, has one again.
+        Not if only its waiter had left, and the call was dispatched here again.
         """
         other = self._calls.find(pending.key) if reason is CloseReason.LEAVE else None
         is_over = self._is_closed or time.monotonic() >= pending.deadline
         if not is_over and other in (None, pending):
             self._add_due(pending, reason)
 
-    def _take(self, pending: PendingCall, answer: LedgerAnswer, reason: CloseReason) -> None:
+    def _apply_answer(
+        self, pending: PendingCall, answer: LedgerAnswer, reason: CloseReason
+    ) -> None:
         if not pending.is_open:  # it was answered before its record was closed
             return
         match answer.state:

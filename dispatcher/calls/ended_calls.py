@@ -28,8 +28,8 @@ _NOTICED_SECONDS = 3.0
 class _End(NamedTuple):
     """The outcome of a call, and until when it is kept (monotonic clock).
 
-    `is_final`: the call's record has this outcome, or had it before it was lost. Otherwise the call
-    only may have run.
+    `is_final`: the call's record has this outcome, or had it before it was lost. Otherwise
+    it is only known that the call may have run.
     """
 
     key: str

@@ -58,7 +58,7 @@ class FleetCircuits:
             return
         now = self._transport.server_time()
         for body in await self._transport.circuits():
-            self._take(body, now)
+            self._apply_state(body, now)
         for tool, pause in self._breaker.changes().items():
             await self._tell(tool, pause, now)
         wanted = self._breaker.trials_wanted()
@@ -73,7 +73,7 @@ class FleetCircuits:
                 self._trials.add(tool)
                 self._breaker.may_try(tool)
 
-    def _take(self, body: bytes, now: float) -> None:
+    def _apply_state(self, body: bytes, now: float) -> None:
         """Apply a state; ignore it if it is not signed for this key prefix or is not newer."""
         try:
             state = self._envelope.decode(CircuitState, body)

@@ -84,7 +84,7 @@ _STATES: Mapping[Stage, State] = {
 class PendingCall(msgspec.Struct, eq=False):
     """An open call. `start_by` ends the queue wait, `deadline` the call (monotonic clock).
 
-    Its methods change what belongs together.
+    Each method updates the fields that must stay consistent.
     """
 
     root: str

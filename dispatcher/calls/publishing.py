@@ -115,11 +115,11 @@ class Publisher:
                     pending.published(current, now, confirmed_at=confirmed_at)
                 elif epoch is not None:
                     pending.published(epoch, now)
-                self._take(pending, answer)
+                self._apply_answer(pending, answer)
         if abandoned:
             self._calls.abandoned(abandoned)
 
-    def _take(self, pending: PendingCall, answer: LedgerAnswer) -> None:
+    def _apply_answer(self, pending: PendingCall, answer: LedgerAnswer) -> None:
         if pending.stage is Stage.PUBLISHING:
             pending.move_to(Stage.QUEUED)
             if self._observers.listeners["queued"]:

@@ -282,7 +282,7 @@ class QueuePump:
         )
         return self._next_size > 0
 
-    def _take(self) -> list[PendingCall]:
+    def _next_batch(self) -> list[PendingCall]:
         """The next batch, one call per session in turn."""
         taken: list[PendingCall] = []
         size = 0
@@ -338,7 +338,7 @@ class QueuePump:
 
     async def _send(self) -> None:
         try:
-            while self._may_send() and (taken := self._take()):
+            while self._may_send() and (taken := self._next_batch()):
                 if await self._publisher.publish(taken):
                     self._sent_to_nobody = not self._shared.slots(self.name)
         finally:

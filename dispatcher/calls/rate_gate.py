@@ -203,7 +203,7 @@ class RateGate:
         for (pending, key), verdict in zip(asked, verdicts, strict=True):
             limited = pending.limited
             if verdict.is_known and limited is not None:
-                self._take(pending, key, limited.limits, verdict)
+                self._apply_verdict(pending, key, limited.limits, verdict)
 
     async def close(self) -> None:
         """Stop asking, and report the state of the calls that had places to the server."""
@@ -293,7 +293,7 @@ class RateGate:
             verdicts = [GRANTED] * len(asks)
         self._server_is_away = False
         for (pending, key, limits), verdict in zip(drawn, verdicts, strict=True):
-            self._take(pending, key, limits, verdict)
+            self._apply_verdict(pending, key, limits, verdict)
 
     def _draw(self) -> list[tuple[PendingCall, tuple[Limit, ...]]]:
         """The calls that ask next, one of each group in turn.
@@ -309,9 +309,9 @@ class RateGate:
                 drawn.append((pending, group.limits))
                 groups.append((group, calls))
                 self._ready[group] = self._ready.pop(group)  # other calls come first next time
-        return [each for each in drawn if self._may_be_sent(each[0])]
+        return [each for each in drawn if self._admit_or_refuse(each[0])]
 
-    def _may_be_sent(self, pending: PendingCall) -> bool:
+    def _admit_or_refuse(self, pending: PendingCall) -> bool:
         denial = self._calls.denial(pending)
         if denial is None and not pending.is_abandoned:
             return True
@@ -321,7 +321,7 @@ class RateGate:
             self._calls.refuse(pending, denial)
         return False
 
-    def _take(
+    def _apply_verdict(
         self, pending: PendingCall, key: str, limits: tuple[Limit, ...], verdict: RateVerdict
     ) -> None:
         limited = pending.limited

@@ -19,8 +19,8 @@ from toolpool.contract.ledger.answers import CallState, LedgerAnswer
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.ledger.protocols import RecoveryRequest
 from toolpool.contract.outcome import Code, Executed, failure
-from toolpool.dispatcher.calls.lease_ages import LeaseAges
 from toolpool.dispatcher.calls.live_workers import LiveWorkers
+from toolpool.dispatcher.calls.lost_workers import LostWorkers
 from toolpool.dispatcher.calls.pending import PendingCall, Stage
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.queue_routes import QueueRoutes
@@ -62,7 +62,7 @@ class Recovery:
         self._routes = routes
         self._epoch: str | None = None
         self._epoch_since = _NEVER
-        self._leases = LeaseAges(lease_ttl=services.settings.lease_ttl)
+        self._leases = LostWorkers(lease_ttl=services.settings.lease_ttl)
         self.queue_watch = QueueWatch()
         self._asked_from = 0
         self._homeless: dict[PendingCall, None] = {}
@@ -178,7 +178,7 @@ class Recovery:
 
     async def recover(self, queue: str, suspects: Sequence[tuple[PendingCall, str]]) -> None:
         """Ask the ledger about calls of one queue, each with its lost worker ('' for none)."""
-        suspects = [each for each in suspects if each[0].is_open and self._may_be_sent(*each)]
+        suspects = [each for each in suspects if each[0].is_open and self._admit_or_refuse(*each)]
         asked = [pending.message for pending, _ in suspects]
         now = time.monotonic()
         answers = await self._transport.recover(
@@ -188,19 +188,19 @@ class Recovery:
         )
         found = list(zip(suspects, asked, answers, strict=True))
         for start in range(0, len(found), _TAKEN_AT_ONCE):
-            group = starmap(self._take, found[start : start + _TAKEN_AT_ONCE])
+            group = starmap(self._apply_answer, found[start : start + _TAKEN_AT_ONCE])
             for error in await asyncio.gather(*group, return_exceptions=True):
                 if error is not None:
                     raise error
 
-    def _may_be_sent(self, pending: PendingCall, lost_worker: str = "") -> bool:
-        """Whether a call may be sent; with a lost worker, whether the ledger is to be asked."""
+    def _admit_or_refuse(self, pending: PendingCall, lost_worker: str = "") -> bool:
+        """Refuse a call that a kill switch denies, unless it ran: it was at `lost_worker`."""
         denial = self._calls.denial(pending) if not lost_worker else None
         if denial is not None:
             self._calls.refuse(pending, denial)
         return denial is None
 
-    async def _take(
+    async def _apply_answer(
         self, suspect: tuple[PendingCall, str], message: CallMessage, answer: LedgerAnswer
     ) -> None:
         pending, worker = suspect
@@ -241,7 +241,7 @@ class Recovery:
         self._observers.call("requeued", pending)
 
     async def _reopen(self, pending: PendingCall) -> None:
-        """Open a record that the server has lost again, if the call may run twice.
+        """Create the record that the server has lost once more, if the call may run twice.
 
         The call gets the next attempt number, but is not bound to the new epoch: it may have
         started before the loss, so a missing record would prove nothing.
@@ -255,7 +255,7 @@ class Recovery:
 
     async def _open_again(self, pending: PendingCall, attempt: int) -> bool:
         """Whether the call is still in the attempt that it was opened for."""
-        if not self._may_be_sent(pending):
+        if not self._admit_or_refuse(pending):
             return False
         now = time.monotonic()
         pending.in_attempt(attempt)

@@ -155,9 +155,9 @@ class Refusals:
             if answer is None:
                 self._calls.resolve(pending, _unsure(outcome))
             else:
-                self._take(pending, outcome, closing, answer, end)
+                self._apply_answer(pending, outcome, closing, answer, end)
 
-    def _take(
+    def _apply_answer(
         self,
         pending: PendingCall,
         outcome: Outcome,

@@ -70,8 +70,8 @@ class Retries:
     def try_again(self, pending: PendingCall, outcome: Outcome) -> bool:
         """Whether a call with this outcome is retried. Schedules the retry.
 
-        A retry has its own record, named after the first. When the call is dispatched again, the
-        same names lead to the same outcome.
+        A retry has its own record, whose key follows from that of the first. So a call that is
+        dispatched again finds the same records, and the same outcome.
         """
         share = pending.share
         if share is not None and not share.may_retry(pending):

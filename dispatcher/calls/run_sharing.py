@@ -36,7 +36,7 @@ _RETRY_AFTER_SECONDS = 1.0
 _CLOCKS_APART_SECONDS = 2.0
 """How many seconds a worker's fleet time may be ahead of this dispatcher's."""
 _NOT_TRIED = frozenset({Code.EXPIRED, Code.CANCELLED, Code.OVERLOADED})
-"""Codes of runs that ended for another caller's reason: sharers with time get another run."""
+"""Codes of runs that ended because of one caller. Others that still have time get a new run."""
 
 
 class Runs(Calls, Protocol):
@@ -261,9 +261,9 @@ class RunSharing:
             answers = [SharedRunAnswer(share.key, is_new=True) for share in shares]
         for share, found in zip(shares, answers, strict=True):
             if share.askers and not self._is_closed:
-                self._take(share, found)
+                self._apply_answer(share, found)
 
-    def _take(self, share: SharedRun, found: SharedRunAnswer) -> None:
+    def _apply_answer(self, share: SharedRun, found: SharedRunAnswer) -> None:
         if found.is_new or not found.key.startswith(share.digest):  # the note may be forged
             self._begin(share, share.key, is_joined=False)
             return

@@ -23,7 +23,7 @@ from toolpool.dispatcher.formats import (
 from toolpool.dispatcher.formats.bare_calls import NAME as BARE
 from toolpool.dispatcher.formats.call_blocks import Reader
 from toolpool.dispatcher.formats.call_ids import is_usable, substitute
-from toolpool.dispatcher.formats.foreign_calls import foreign_form
+from toolpool.dispatcher.formats.other_provider import form_of_other_provider
 from toolpool.dispatcher.formats.sdk_objects import plain_data, plain_dict
 from toolpool.dispatcher.formats.stop_reasons import WHOLE, Ending, Handling, ending
 from toolpool.dispatcher.messages import texts
@@ -107,7 +107,7 @@ def read(
     other = None
     if is_foreign or not (is_sound or any(map(_is_read, calls))):
         other = _form_of_calls(plain, name, end, calls)
-    if other is not None or (other := foreign_form(plain, name)) is not None:
+    if other is not None or (other := form_of_other_provider(plain, name)) is not None:
         log.error("wrong_format read_as=%s response=%s: its calls are not run", name, other)
         wrong = NotAResponse("wrong_format", format=name, other=other)
         raise _unreadable(wrong, other, wording)

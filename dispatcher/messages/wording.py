@@ -44,7 +44,7 @@ PLAIN = Wording()
 def wording_of(settings: Settings) -> Wording:
     """The wording by the settings. Raises `Misconfigured` for an unknown language."""
     wording = Wording(
-        locale=settings.locale, style=settings.feedback_style, masks_errors=settings.mask_errors
+        locale=settings.locale, style=settings.rejection_style, masks_errors=settings.mask_errors
     )
     _ = wording.words
     return wording

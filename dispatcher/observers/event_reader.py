@@ -121,7 +121,7 @@ class _Reader:
             return []
         self._is_unavailable = False
         for entry in entries:
-            found += self._take(entry)
+            found += self._events_of(entry)
         return found
 
     async def _begin(self, stream: EventLog) -> list[Event]:
@@ -146,7 +146,7 @@ class _Reader:
         self._at = until
         return [gap(at, until, _now(), "the server does not have this bookmark", None)]
 
-    def _take(self, entry: Entry) -> Iterator[Event]:
+    def _events_of(self, entry: Entry) -> Iterator[Event]:
         at = self._at
         assert at is not None
         yield from self._missed(at, entry)

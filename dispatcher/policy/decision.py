@@ -159,7 +159,7 @@ class Policy:
             arguments=judgement.call.arguments,
         )
 
-    async def judge_foreign(
+    async def judge_provider_request(
         self, call: ToolCall, options: TurnOptions
     ) -> tuple[Allow | Deny | AskApproval, str]:
         """The verdict on a call that its provider runs, and its origin.

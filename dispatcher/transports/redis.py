@@ -374,7 +374,7 @@ class RedisTransport:
     async def note_shared(self, keys: Sequence[str], keep: float) -> list[str | None]:
         """Record for `keep` seconds that calls share a run, unless they have records."""
         states = await self._scripts.once(
-            LuaScript.NOTE,
+            LuaScript.NOTE_SHARED,
             [self._names.epoch, *map(self._names.call, keys)],
             [self._names.ran_prefix, ms_of(keep)],
         )

@@ -131,7 +131,7 @@ class Server:
                 self.ledger.note_shared(key, 60.0)
             return state
         [state] = await LuaScripts(self._client).once(
-            LuaScript.NOTE, [NAMES.epoch, NAMES.call(key)], [NAMES.ran_prefix, 60_000]
+            LuaScript.NOTE_SHARED, [NAMES.epoch, NAMES.call(key)], [NAMES.ran_prefix, 60_000]
         )
         return state.decode() or None
 

@@ -319,7 +319,9 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from((-HALF_AN_HOUR, 0.0, HALF_AN_HOUR)))
     def jump(self, seconds: float) -> None:
         """The server's clock is set, by an hour at most; nothing that is decided rests on it."""
-        self.real.jump(seconds)
+        if self.real.jump(seconds):
+            marks = self.model.marks
+            self.model.marks = {key: mark for key, mark in marks.items() if mark != "refused"}
 
     @rule(
         key=keys,

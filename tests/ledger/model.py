@@ -84,7 +84,8 @@ class Model:
     marks: dict[str, str] = field(default_factory=dict)
     """Calls that were claimed and may not run twice (`ran`), or ended unclaimed (`ended`).
 
-    `over`: the record of the latter is gone; it no longer stops who asks later.
+    `over`: the record of the latter is gone; it no longer stops who asks later. `refused` for a
+    time: it stops who asked before.
     """
     alive: set[str] = field(default_factory=set)
     """Dispatchers that hold a lease."""
@@ -123,6 +124,7 @@ class Model:
                 is_new = True
                 answers.append(b"new")
             elif record.outcome is not None:
+                self._keep_mark(key)
                 answers.append(record.outcome)
             elif record.opened == nonce:
                 answers.append(b"new")
@@ -354,8 +356,8 @@ class Model:
         self._end(record, nonce, bodies["no" if is_sure else "unknown"])
         if not record.anew:
             self._mark_ended(key)
-        else:  # it stops who has asked before
-            self.marks[key] = "over"
+        else:
+            self.marks[key] = "refused"
         return bodies["no" if is_sure else "unknown"]
 
     def _close_settled(
@@ -368,6 +370,8 @@ class Model:
             body = bodies["no" if is_sure else "unknown"]
             self._end(record, nonce, body, is_told=False)
             self._mark_ended(key)
+        else:
+            self._keep_mark(key)
         return record.outcome
 
     def hand_over(self, key: str) -> None:
@@ -499,15 +503,20 @@ class Model:
         return "released"
 
     def _is_marked(self, key: str) -> bool:
-        return self.marks.get(key, "over") != "over"
+        return self.marks.get(key) in ("ran", "ended")
 
     def _mark_ended(self, key: str) -> None:
         if not self._is_marked(key):
             self.marks[key] = "ended"
 
+    def _keep_mark(self, key: str) -> None:
+        """A settled record was read: its mark is to last as long."""
+        if self.marks.get(key) == "over":
+            self.marks[key] = "ended"
+
     def _stops(self, key: str, later: bool) -> bool:
         """Whether a mark stops a request. The first one after its time removes it."""
-        if later and self.marks.get(key) == "over":
+        if later and self.marks.get(key) in ("over", "refused"):
             del self.marks[key]
         return key in self.marks
 

@@ -262,14 +262,23 @@ class RealRedis(Real):
     def approvals(self, reply: str) -> ApprovalLedger:
         return RedisApprovals(self._steps, NAMES, self.reply(reply), "default")
 
-    def jump(self, seconds: float) -> None:
-        """The server's clock is set, and a process undoes it. Nothing that was sent is lost."""
-        if self._clock is not None:
-            for kind in (self.reply("*"), NAMES.cancel("*"), "queue"):
-                for key in self._sync.scan_iter(kind):
-                    self._sync.persist(key)
-            self._set_clock(seconds)
-            self._agree()
+    def jump(self, seconds: float) -> bool:
+        """The server's clock is set, and a process undoes it. Nothing that was sent is lost.
+
+        Whether refusals for a time are forgotten, which are remembered for a quarter of an hour.
+        """
+        if self._clock is None:
+            return False
+        is_forward = seconds > self._clock.offset
+        for kind in (self.reply("*"), NAMES.cancel("*"), "queue"):
+            for key in self._sync.scan_iter(kind):
+                self._sync.persist(key)
+        for key in self._sync.scan_iter(f"{NAMES.ran_prefix}*") if is_forward else ():
+            if (self._sync.get(key) or b"").startswith(b"-"):  # type: ignore[union-attr]
+                self._sync.delete(key)
+        self._set_clock(seconds)
+        self._agree()
+        return is_forward
 
     def _set_clock(self, seconds: float) -> None:
         if self._clock is not None:
@@ -397,8 +406,9 @@ class RealMemory(Real):
     def approvals(self, reply: str) -> ApprovalLedger:
         return MemoryApprovals(self._server, self.reply(reply))
 
-    def jump(self, seconds: float) -> None:
-        """It follows no clock that is set."""
+    def jump(self, seconds: float) -> bool:
+        """It follows no clock that is set, and remembers all."""
+        return False
 
     def change_epoch(self, word: str) -> None:
         """See `RealRedis`."""

@@ -68,7 +68,7 @@ def approve(
     digest: DigestOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Let a call run, once, with exactly the arguments that it waits with."""
+    """Approve a call. It runs once, with exactly the arguments shown."""
 
     return _decide("approve", id, by, reason, digest, json=json)
 
@@ -81,7 +81,7 @@ def deny(
     digest: DigestOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Have a call answered without being run; the model reads the reason."""
+    """Deny a call. The model reads the reason."""
 
     return _decide("deny", id, by, reason, digest, json=json)
 

@@ -10,9 +10,9 @@ import inspect
 import threading
 from dataclasses import dataclass
 
+from toolpool.contract.daemon_threads import DaemonThreads
 from toolpool.contract.errors import NeedsSignIn
 from toolpool.workers.credentials.secret_sources import Resolve
-from toolpool.workers.running.threads import ThreadPool
 
 _THREADS = 32
 """The number of threads is limited, because a hanging request occupies its thread."""
@@ -36,9 +36,8 @@ class SecretResolver:
         self._resolve = resolve
         called = resolve if inspect.isroutine(resolve) else type(resolve).__call__
         self._is_coroutine = inspect.iscoroutinefunction(called)
-        self._threads = ThreadPool()
+        self._threads = DaemonThreads("secret", at_most=_THREADS)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._free: asyncio.Semaphore
 
     async def ask(self, *, tenant: str, user: str | None, name: str) -> SecretAnswer:
         """Resolve one secret; cancelling leaves the request running. Never raises."""
@@ -54,7 +53,6 @@ class SecretResolver:
     def _started(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            self._free = asyncio.Semaphore(_THREADS)
             threading.Thread(target=self._turn, name="secrets", daemon=True).start()
         return self._loop
 
@@ -93,7 +91,6 @@ class SecretResolver:
         answered: asyncio.Future[SecretAnswer] = loop.create_future()
 
         def note(answer: SecretAnswer) -> None:
-            self._free.release()
             if not answered.done():
                 answered.set_result(answer)
 
@@ -105,7 +102,6 @@ class SecretResolver:
             with contextlib.suppress(RuntimeError):  # the loop ended before this thread did
                 loop.call_soon_threadsafe(note, answer)
 
-        await self._free.acquire()
         self._threads.submit(work)
         return await answered
 

@@ -106,7 +106,7 @@ class Steps(Log):
 
     def unclaimed(self, call: RunFacts) -> None:
         """The call is for a worker with another version of its tool."""
-        _step("call_passed_on", call)
+        _step("call_unclaimed", call)
 
 
 def log() -> Log:

@@ -90,7 +90,7 @@ class Admission:
                         switch.tool, switch.argument,
                     )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - claims are refused as stale until then
-            log.warning("switches_not_followed: %s", str(error) or type(error).__name__)
+            log.warning("switches_not_read: %s", str(error) or type(error).__name__)
             await asyncio.sleep(_SWITCHES_PAUSE_SECONDS)
 
     def refusal(self, tool: Tool, call: CallMessage, tenant: str) -> Outcome | None:

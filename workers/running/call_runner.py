@@ -13,6 +13,7 @@ from secrets import randbits
 import msgspec
 
 from toolpool.contract import logs
+from toolpool.contract.daemon_threads import DaemonThreads
 from toolpool.contract.envelope import CallMessage, Switch
 from toolpool.contract.outcome import (
     Code,
@@ -30,7 +31,6 @@ from toolpool.workers.running.invoke import Invocation, invoke, invoke_coroutine
 from toolpool.workers.running.outcomes import WorkerOutcomes
 from toolpool.workers.running.output import Completion
 from toolpool.workers.running.run_timeout import RunTimeout
-from toolpool.workers.running.threads import ThreadPool
 from toolpool.workers.tool import Tool
 from toolpool.workers.tool_loading import Catalog
 
@@ -73,7 +73,7 @@ class CallRunner:
         self._max_result_bytes = max_result_bytes
         self._children = children
         self._credentials = credentials
-        self._threads = ThreadPool()
+        self._threads = DaemonThreads("tool")
         self._numbers = itertools.count(1 + randbits(62))
 
     async def run(
@@ -93,8 +93,8 @@ class CallRunner:
         The tool is not entered after `enter_by` (monotonic clock): its place under a limit may then
         be gone.
 
-        These are called on the event loop: `report_progress`; `on_begin` when the tool is entered,
-        or sent to a child process, `on_entered` when it is entered in any case;
+        These are called on the event loop: `report_progress`; `on_begin` when the tool is handed
+        to the loop, a thread or a child process; `on_entered` when its function is entered there;
         and `on_silence` when a coroutine is cancelled because its heartbeat stopped.
         """
         began = time.monotonic()

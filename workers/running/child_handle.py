@@ -209,7 +209,7 @@ class Child(asyncio.Protocol):
         self._received += data
         try:
             while (frame := self._next_frame()) is not None:
-                self._take(frame)
+                self._apply_frame(frame)
         except _Breach as breach:
             self._lose(str(breach))
 
@@ -233,7 +233,7 @@ class Child(asyncio.Protocol):
         del received[:end]
         return frame
 
-    def _take(self, frame: frames.Frame) -> None:
+    def _apply_frame(self, frame: frames.Frame) -> None:
         if isinstance(frame, frames.Run):
             raise _Breach("sent its worker an invalid frame")
         if frame.pid != self._process.pid:

@@ -84,7 +84,7 @@ class ChildPool:
         ends_at = asyncio.get_running_loop().time() + within
         for _ in range(_CHILDREN_A_CALL):
             try:
-                child = await self._take(ends_at)
+                child = await self._idle_child(ends_at)
             except TimeoutError:
                 return Completion(failure(Code.EXPIRED, "no process was ready for it", Executed.NO))
             except asyncio.CancelledError:
@@ -161,7 +161,7 @@ class ChildPool:
             self._logged_spent.add((tool, why))
             log.warning("child_spent tool=%s: it left %s behind; replacing its process", tool, why)
 
-    async def _take(self, ends_at: float) -> Child:
+    async def _idle_child(self, ends_at: float) -> Child:
         """Wait for an idle child. Raises the exception of a failed start."""
         while self._idle:
             child = self._idle.popleft()

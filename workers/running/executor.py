@@ -127,10 +127,10 @@ class Executor:
             return
         delivery = Delivery(batch, len(batch.calls), acknowledge, len(data))
         for call in batch.calls:
-            self._take(call, delivery)
+            self._enqueue(call, delivery)
         self.claim_more()
 
-    def _take(self, call: CallMessage, delivery: Delivery) -> None:
+    def _enqueue(self, call: CallMessage, delivery: Delivery) -> None:
         if not self._admission.can_run(call):
             self._settler.unclaimed(delivery.batch, call)
             self._observers.run("unclaimed", call)
@@ -145,7 +145,7 @@ class Executor:
         self._waiting[run_in].append((call, delivery))
 
     def cancel(self, key: str) -> None:
-        """Cancel a running call. If the call still ends with another outcome, that is ignored."""
+        """Cancel a call, or remember the cancel for a while if the call does not run here yet."""
         running = self._running.get(key)
         if running is None:
             self._cancels.note(key)
@@ -256,7 +256,7 @@ class Executor:
 
     def _release(self, call: CallMessage, batch: Batch, nonce: str, *, entered: bool) -> None:
         """Give a call back, so that another worker starts its next attempt."""
-        self._settler.forget(batch, call.key)
+        self._settler.cancel_start_notice(batch, call.key)
         self._settler.release(
             call,
             claim_nonce=nonce,
@@ -282,7 +282,7 @@ class Executor:
                 continue
             if running.begun:
                 running.answered = True
-                log.error("tool_not_stoppable tool=%s", running.call.tool)
+                log.error("tool_still_running tool=%s", running.call.tool)
                 self._settle(running, self._runner.outcomes.not_stoppable(running.call))
                 self._request_stop(running)
             elif running.stop_requested_at is None:  # not begun: `_run` answers once it has stopped

@@ -85,7 +85,7 @@ class Settler:
         If the worker is `busy`, with calls waiting for a slot, outcomes are batched for a moment:
         sending each alone would cost as much as running the calls.
         """
-        self.forget(batch, call.key)
+        self.cancel_start_notice(batch, call.key)
         settlement = self.settlement(batch, call, outcome)
         self._outcomes.append((settlement, not may_still_run(outcome)))
         self._remember(settlement)
@@ -190,7 +190,7 @@ class Settler:
         )
         self._background.start(self._send_notice(batch.reply, self._envelope.encode_reply(said)))
 
-    def forget(self, batch: Batch, key: str) -> None:
+    def cancel_start_notice(self, batch: Batch, key: str) -> None:
         """Cancel the start notice of a call."""
         notice = self._notices.get(batch.id)
         if notice is not None:

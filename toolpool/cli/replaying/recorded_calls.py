@@ -66,7 +66,7 @@ def read(paths: Iterable[Path]) -> Calls:
         try:
             with path.open(encoding="utf-8", errors="replace") as lines:
                 for row in _rows(lines, found):
-                    _take(row, by_row, found)
+                    _add_row(row, by_row, found)
         except OSError as error:
             raise ExitNow(
                 f"cannot read the record {path} ({error.strerror}): name files or folders that "
@@ -91,7 +91,7 @@ def _rows(lines: Iterable[str], found: Calls) -> Iterator[dict[str, Any]]:
             found.unread += 1
 
 
-def _take(row: dict[str, Any], by_row: dict[str, Recorded], found: Calls) -> None:
+def _add_row(row: dict[str, Any], by_row: dict[str, Recorded], found: Calls) -> None:
     try:
         if row["type"] == "tool_call":
             content = json.loads(row["content"])

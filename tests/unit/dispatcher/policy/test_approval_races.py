@@ -180,7 +180,7 @@ async def test_an_approved_call_that_was_not_sent_in_time_is_not_told_that_nobod
         record.epoch, record.expires = "another", 0.0
         wait = dispatcher._parts.approval_waits._waiting[approval.id]
         found = await dispatcher._parts.approval_waits._read(approval.id)
-        dispatcher._parts.approval_waits._take(wait.pending, found, None)
+        dispatcher._parts.approval_waits._apply_record(wait.pending, found, None)
         record.epoch = dispatcher._server.epoch  # another dispatcher has said that nobody sent it
         async with asyncio.timeout(15):
             turn = await asking

@@ -26,7 +26,7 @@ _READS = {
 """For each form, the other forms whose calls it reads as its own."""
 
 
-def foreign_form(response: Any, name: str) -> str | None:
+def form_of_other_provider(response: Any, name: str) -> str | None:
     """The form of a call that the form `name` does not read; None if it reads all calls.
 
     LangChain's messages repeat their calls in the form of the provider behind them.

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from toolpool.contract.envelope import WorkerLease
-from toolpool.dispatcher.calls.lease_ages import LeaseAges
+from toolpool.dispatcher.calls.lost_workers import LostWorkers
 
 GONE = 8.0
 
@@ -17,15 +17,17 @@ def lease(beat: int, *, worker: str = "w", ended: bool = False) -> WorkerLease:
     )
 
 
-def watched(looks: Iterable[tuple[float, int | None]], **options: bool) -> LeaseAges:
+def watched(looks: Iterable[tuple[float, int | None]], **options: bool) -> LostWorkers:
     """A watch that was shown, at these times, the worker's beat (None: no lease)."""
-    watch = LeaseAges(lease_ttl=GONE)
+    watch = LostWorkers(lease_ttl=GONE)
     for at, beat in looks:
         watch.look([] if beat is None else [lease(beat)], at, clock_jumped=False)
     return watch
 
 
-def lost(watch: LeaseAges, now: float, *, known_since: float = 0.0, patience: float = 0.0) -> bool:
+def lost(
+    watch: LostWorkers, now: float, *, known_since: float = 0.0, patience: float = 0.0
+) -> bool:
     return watch.is_lost("w", known_since=known_since, patience=patience, now=now)
 
 
@@ -50,7 +52,7 @@ def test_a_worker_is_gone_when_its_lease_could_have_been_renewed_and_was_not(
 
 def test_a_worker_with_a_longer_lease_is_given_its_time() -> None:
     longer = msgspec.structs.replace(lease(1), ttl=3 * GONE)
-    watch = LeaseAges(lease_ttl=GONE)
+    watch = LostWorkers(lease_ttl=GONE)
     for second in range(30):
         watch.look([longer] if second < 3 else [], second, clock_jumped=False)
         assert lost(watch, second) is (second > 3 * GONE)

@@ -7,19 +7,19 @@ from collections.abc import Iterator
 import pytest
 
 from tests.waiting import wait_until
-from toolpool.workers.running.threads import ThreadPool
+from toolpool.contract.daemon_threads import DaemonThreads
 
 _user: contextvars.ContextVar[str] = contextvars.ContextVar("user", default="nobody")
 
 
 @pytest.fixture
-def pool() -> Iterator[ThreadPool]:
-    threads = ThreadPool()
+def pool() -> Iterator[DaemonThreads]:
+    threads = DaemonThreads("tool")
     yield threads
     threads.close()
 
 
-def test_what_a_call_sets_is_not_set_for_the_next_session(pool: ThreadPool) -> None:
+def test_what_a_call_sets_is_not_set_for_the_next_session(pool: DaemonThreads) -> None:
     seen: list[tuple[int, str]] = []
 
     def work() -> None:

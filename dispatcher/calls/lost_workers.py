@@ -21,7 +21,7 @@ class _Seen:
     ttl: float
 
 
-class LeaseAges:
+class LostWorkers:
     """Judges leases by the surveys of the server; times are on the monotonic clock.
 
     `lease_ttl` is how long a lease stays valid without renewal, in seconds. A worker whose lease

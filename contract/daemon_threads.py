@@ -1,4 +1,4 @@
-"""Threads for thread-safe tools: daemons, so that a stuck one never delays the exit."""
+"""Daemon threads: unlike those of `concurrent.futures`, a stuck one does not delay the exit."""
 
 import contextvars
 import queue
@@ -8,10 +8,12 @@ from collections.abc import Callable
 Work = Callable[[], None]
 
 
-class ThreadPool:
-    """Starts a thread when none is idle; the caller limits how many calls run at once."""
+class DaemonThreads:
+    """Starts a thread when none is idle. Work waits once there are `at_most` so many."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, *, at_most: float = float("inf")) -> None:
+        self._name = name
+        self._at_most = at_most
         self._work: queue.SimpleQueue[tuple[contextvars.Context, Work] | None]
         self._work = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -23,13 +25,13 @@ class ThreadPool:
         with self._lock:
             if self._idle:
                 self._idle -= 1
-            else:
+            elif self.threads < self._at_most:
                 self.threads += 1
-                threading.Thread(target=self._serve, name="tool", daemon=True).start()
+                threading.Thread(target=self._serve, name=self._name, daemon=True).start()
         self._work.put((contextvars.copy_context(), work))
 
     def close(self) -> None:
-        """End the idle threads; a busy one ends after its call."""
+        """End the idle threads; a busy one ends after its work."""
         for _ in range(self.threads):
             self._work.put(None)
 
