@@ -536,7 +536,8 @@ class LedgerMachine(RuleBasedStateMachine):
             history.was_sent = history.was_sent or arguments.get("approved", False)
             if answer == b"ran":
                 was_approved = arguments.get("approved", False)  # so it had a record
-                may_run = self._rerun[key] and history.asked and not was_approved
+                is_read = self._rerun[key] and arguments["rerun"]  # a repeated step may be older
+                may_run = is_read and history.asked and not was_approved
                 assert not may_run or key in marks, f"{key} may run twice"
                 history.outcome = None  # it was refused, if it had one, and is asked anew
                 continue

@@ -341,7 +341,9 @@ async def test_a_question_ends_with_a_denial_elsewhere_and_not_with_a_grant(aske
         asking = [asyncio.ensure_future(one.dispatch(asked, **where))]
         await asked_about(one)
         asking.append(asyncio.ensure_future(allows.dispatch(asked, **where)))
-        await eventually(allows._parts.provider_approvals.unsent_calls, "it waits for the person, too")
+        await eventually(
+            allows._parts.provider_approvals.unsent_calls, "it waits for the person, too"
+        )
         assert said(await denies.dispatch(asked, **where))[0] is False
         assert [said(await turn)[0] for turn in asking] == [False, False]
         assert await one.approvals.waiting() == []
