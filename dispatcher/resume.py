@@ -9,6 +9,7 @@ treated as ones that may have run.
 import asyncio
 import hashlib
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ from toolpool.dispatcher.turn_result import TurnResult
 log = logs.logger("resume")
 
 _NOTES_AT_MOST = 10_000
+_REMEMBERED_AT_MOST = 1024
+"""How many written notes are remembered, as many as outcomes: for a server that loses its data."""
 _LOOK_UP_SECONDS = 5.0
 _ONE_LOOK_SECONDS = 1.0
 _CLOSE_SECONDS = 1.0
@@ -99,6 +102,10 @@ class Resume:
         self._writing: list[TurnNote] = []
         self._holes: set[str] = set()
         """Sessions for which a note was dropped."""
+        self._written: deque[tuple[float, list[TurnNote]]] = deque()
+        """The last notes, in batches with the time at which each was written."""
+        self._lost: deque[tuple[float, list[TurnNote]]] = deque()
+        """Batches to be written again."""
         self._sending: asyncio.Task[None] | None = None
         self.is_behind = False
         """Whether a write failed and its notes wait for the next write."""
@@ -149,22 +156,38 @@ class Resume:
     async def _send(self) -> None:
         """Write notes; notes that arrive during one write are written with the next."""
         try:
-            while self._notes or self._holes:
-                await self._write(self._transport.server_time())
+            while self._lost or self._notes or self._holes:
+                is_again = bool(self._lost)
+                at, self._writing = (
+                    self._lost.popleft() if is_again else (self._transport.server_time(), [])
+                )
+                await self._write(at, adds_new=not is_again)
+                self._written.append((at, self._writing))
                 self._writing, self.is_behind = [], False
                 self._caught_up.set()
+            while sum(len(notes) for _, notes in self._written) > _REMEMBERED_AT_MOST:
+                self._written.popleft()
         finally:
             self._sending = None
 
-    async def _write(self, at: float) -> None:
-        """Write all notes until the server confirms them.
+    def write_again(self) -> None:
+        """Write the last notes again, since the server may have lost them."""
+        oldest = self._transport.server_time() - self._settings.turn_ttl
+        self._lost.extend(batch for batch in self._written if batch[0] > oldest)
+        self._written.clear()
+        if self._lost and self._sending is None:
+            self._sending = self._in_background(self._send())
+
+    async def _write(self, at: float, *, adds_new: bool) -> None:
+        """Write notes until the server confirms them; with `adds_new`, those that arrive as well.
 
         The same `at` makes repeated writes idempotent.
         """
         while True:
-            self._writing += self._notes
-            self._writing += (TurnNote(session, "") for session in self._holes)
-            self._notes, self._holes = [], set()
+            if adds_new:
+                self._writing += self._notes
+                self._writing += (TurnNote(session, "") for session in self._holes)
+                self._notes, self._holes = [], set()
             try:
                 return await self._transport.note_turns(self._writing, at)
             except CommandRejected as error:

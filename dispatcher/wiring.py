@@ -111,6 +111,7 @@ class Wiring:
         self.resumer = Resume(
             transport, settings, self.pipeline, self.turns, self.in_flight.in_background
         )
+        self.in_flight.ended_calls.on_new_epoch = self.resumer.write_again
 
     def _result_policy(self, settings: Settings, wording: Wording) -> ResultPolicy | None:
         hook = self.hooks.after_result

@@ -206,7 +206,7 @@ class MemoryServer:
             ):
                 self.marks.setdefault(opening.key, math.inf)
                 return RAN
-            if self.awaits_reports and not opening.rerunnable:
+            if self.awaits_reports and (not opening.rerunnable or opening.exclusive):
                 return MOVED
             self.records[opening.key] = Record(
                 epoch="" if self.awaits_reports else self.epoch,

@@ -76,6 +76,7 @@ class Opening(msgspec.Struct, frozen=True, gc=False):
     It was dispatched at `asked_at`, Unix time by the server's clock. `again`: it may have been
     opened before, so that without a record it is not run (`RAN`) unless it may run twice.
     `approved`: the caller has a signed approval; without a record the call is not run either.
+    `exclusive`: it never runs beside itself.
     """
 
     key: str
@@ -87,6 +88,7 @@ class Opening(msgspec.Struct, frozen=True, gc=False):
     asked_at: float = 0.0
     again: bool = False
     approved: bool = False
+    exclusive: bool = False
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):

@@ -75,8 +75,9 @@ class RedisLedger:
         ]
         # One string per call: encoding every number by itself dominates the cost.
         arguments += [
-            f"{opening.attempt} {opening.rerunnable:d} {max(1, round(opening.wait * 1000))} "
-            f"{max(1, round(opening.deadline * 1000))} {max(1, round(opening.keep * 1000))} "
+            f"{opening.attempt} {opening.rerunnable * (1 + opening.exclusive)} "
+            f"{max(1, round(opening.wait * 1000))} {max(1, round(opening.deadline * 1000))} "
+            f"{max(1, round(opening.keep * 1000))} "
             f"{round(opening.asked_at * 1000)} {opening.again:d} {opening.approved:d}"
             for opening in openings
         ]

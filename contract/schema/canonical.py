@@ -7,17 +7,38 @@ differently is judged by the value that the tool gets.
 import copy
 import functools
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, time
-from ipaddress import IPv4Address, IPv6Address
+from datetime import date, datetime, time, timedelta
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+)
+from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import jsonschema_rs
-from pydantic import AnyUrl, TypeAdapter, ValidationError
+from pydantic import (
+    AnyUrl,
+    IPvAnyAddress,
+    IPvAnyInterface,
+    IPvAnyNetwork,
+    TypeAdapter,
+    ValidationError,
+)
 
 from toolpool.contract import encoding
 from toolpool.contract.schema.json_values import list_of, pointer_step
-from toolpool.contract.schema.references import UNIONS, hides_siblings, referred, resolve
+from toolpool.contract.schema.references import (
+    UNIONS,
+    at_pointer,
+    hides_siblings,
+    referred,
+    resolve,
+)
 
 _STEPS_AT_MOST = 200_000
 """Limits the work for unions of unions, whose branches are all tried for each value."""
@@ -33,9 +54,24 @@ _TYPES: Mapping[str, type] = {
     "time": time,
     "time-local": time,
     "uri": AnyUrl,
-    "uuid": UUID,
+    **dict.fromkeys(("uuid", *(f"uuid{version}" for version in range(1, 9))), UUID),
 }
 """Formats with one canonical spelling, as pydantic writes the type that workers use."""
+_TYPES_OF_WORKERS: Mapping[str, Any] = {
+    **_TYPES,
+    "directory-path": Path,
+    "duration": timedelta,
+    "file-path": Path,
+    "ipv4interface": IPv4Interface,
+    "ipv4network": IPv4Network,
+    "ipv6interface": IPv6Interface,
+    "ipv6network": IPv6Network,
+    "ipvanyaddress": IPvAnyAddress,
+    "ipvanyinterface": IPvAnyInterface,
+    "ipvanynetwork": IPvAnyNetwork,
+    "path": Path,
+}
+"""Formats of which workers accept one spelling only, if a call was judged."""
 
 
 class _Field(NamedTuple):
@@ -64,11 +100,23 @@ class Canonical:
 
         Raises ValueError if the schema's references recurse too deeply.
         """
+        found: dict[str, Any] = self._of(arguments, self._root, "")
+        return found
+
+    def at(self, place: str, value: Any) -> tuple[bool, Any]:
+        """Whether a value fits the schema at a place, and its canonical form there.
+
+        Raises ValueError if the schema's references recurse too deeply.
+        """
+        if not self._fits(place, value):
+            return False, value
+        return True, self._of(value, at_pointer(self._root, place), place)
+
+    def _of(self, value: Any, node: Any, place: str) -> Any:
         try:
-            found: dict[str, Any] = self._value(arguments, self._root, "", [_STEPS_AT_MOST])
+            return self._value(value, node, place, [_STEPS_AT_MOST])
         except RecursionError:
             raise ValueError("the defaults of the schema recurse without end") from None
-        return found
 
     def _value(self, value: Any, node: Any, place: str, steps: list[int]) -> Any:
         steps[0] -= 1
@@ -192,6 +240,12 @@ def _validator(pattern: str) -> "jsonschema_rs.Draft202012Validator | None":
 
 def spelled(format: Any, text: str) -> str:
     """A text in the canonical spelling of its format."""
+    is_known = isinstance(format, str) and format in _TYPES
+    return spelled_by_type(format, text) if is_known else text
+
+
+def spelled_by_type(format: Any, text: str) -> str:
+    """A text in the only spelling of its format with which a judged call runs."""
     adapter = _adapter(format) if isinstance(format, str) else None
     if adapter is None:
         return text
@@ -203,5 +257,5 @@ def spelled(format: Any, text: str) -> str:
 
 @functools.cache
 def _adapter(format: str) -> "TypeAdapter[Any] | None":
-    kind = _TYPES.get(format)
+    kind = _TYPES_OF_WORKERS.get(format)
     return TypeAdapter(kind) if kind is not None else None

@@ -96,6 +96,13 @@ class SchemaValidator:
             return found
         return arguments if self._validator.is_valid(arguments) else found
 
+    def canonical_at(self, place: str, value: Any) -> tuple[bool, Any]:
+        """Whether a value is valid at a JSON pointer into the schema, and its canonical form there.
+
+        Raises ValueError if the schema's defaults recurse without end.
+        """
+        return self._canonical.at(place, value)
+
     @functools.cached_property
     def _canonical(self) -> Canonical:
         registry = jsonschema_rs.Registry([(_ROOT, self._schema)])

@@ -6,6 +6,7 @@ could run elsewhere, and a call that ran could be denied and reported as not run
 
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -55,6 +56,8 @@ class EndedCalls:
         self._epoch_since = 0.0
         self._lost_until = 0.0
         """Until when other dispatchers write again what the server has lost."""
+        self.on_new_epoch: Callable[[], None] = lambda: None
+        """Called when the server may have lost data."""
         self._sent_restored_in = ""
         """The last epoch for which the calls sent before it were added to `_unrestored`."""
 
@@ -100,6 +103,7 @@ class EndedCalls:
             self._unrestored.update(self._ends)
             if self._epoch:
                 self._lost_until = now + _NOTICED_SECONDS
+                self.on_new_epoch()
             self._epoch, self._epoch_since = epoch, now
         # Workers may be one beat late; after a whole lease other dispatchers may send these calls.
         is_time = now - self._epoch_since >= self._settings.lease_ttl * 0.75

@@ -485,4 +485,5 @@ class PendingCall(msgspec.Struct, eq=False):
             asked_at=server_now - (now - (self.turn_began or self.began)) - CLOCK_MARGIN_SECONDS,
             again=self.again,
             approved=self.message.approval is not None and not self.retries,
+            exclusive=self.spec.is_exclusive,
         )

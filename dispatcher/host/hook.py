@@ -106,6 +106,6 @@ async def _caught(answer: Awaitable[Any]) -> tuple[Any, BaseException | None]:
 
 def hook_of(name: str, function: Any, *, seconds: float) -> Hook | None:
     """The hook, if there is a function. Raises `Misconfigured`."""
-    if function is None or function == "":
+    if function is None:
         return None
     return Hook(name, function, seconds=seconds)

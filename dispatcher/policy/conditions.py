@@ -236,27 +236,28 @@ def _same_as(wanted: Any, in_any_order: bool) -> Holds:
     """
     if not encoding.is_json(wanted):
         raise ValueError("a value to compare with must be valid JSON: no date, nan or inf")
-    return lambda value: _are_same(value, wanted, in_any_order)
+    return lambda value: are_same(value, wanted, in_any_order=in_any_order)
 
 
-def _are_same(one: Any, other: Any, in_any_order: bool) -> bool:
+def are_same(one: Any, other: Any, *, in_any_order: bool = False) -> bool:
+    """Whether two values are equal as in JSON: true is not 1, and 1 is 1.0."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(
-            _are_same(one[key], other[key], in_any_order) for key in one
+            are_same(one[key], other[key], in_any_order=in_any_order) for key in one
         )
     if isinstance(one, list) and isinstance(other, list):
         if in_any_order:
             return _contains(one, other) and _contains(other, one)
         return len(one) == len(other) and all(
-            map(partial(_are_same, in_any_order=False), one, other)
+            map(partial(are_same, in_any_order=False), one, other)
         )
     return bool(one == other)
 
 
 def _contains(some: list[Any], others: list[Any]) -> bool:
-    return all(any(_are_same(one, other, True) for one in some) for other in others)
+    return all(any(are_same(one, other, in_any_order=True) for one in some) for other in others)
 
 
 def _any_of(wanted: list[Any], in_any_order: bool) -> Holds:

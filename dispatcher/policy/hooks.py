@@ -49,9 +49,10 @@ class Hooks:
 
 
 class HostHooks:
-    """The hooks of one dispatcher. A hook that is not given is taken from the settings.
+    """The hooks of one dispatcher: those that it is given, and those of the settings.
 
-    Raises `Misconfigured`.
+    Raises `Misconfigured`, also if a hook or policy is given in both places: one of them would not
+    hold.
     """
 
     def __init__(self, given: Hooks | None, settings: Settings) -> None:
@@ -60,12 +61,21 @@ class HostHooks:
         def hook(name: str, function: Any) -> Hook | None:
             return hook_of(name, function, seconds=settings.hook_timeout)
 
-        self.before_call = hook("before_call", given.before_call or settings.before_call)
-        self.after_result = hook("after_result", given.after_result or settings.after_result)
+        def chosen(name: str) -> Any:
+            ours, theirs = getattr(given, name), getattr(settings, name)
+            if ours is not None and theirs is not None:
+                raise Misconfigured(
+                    f"TOOLPOOL_{name.upper()} is set, and Hooks({name}=…) is given, and only one "
+                    "can hold: leave one out, or combine them in one"
+                )
+            return ours if ours is not None else theirs
+
+        self.before_call = hook("before_call", chosen("before_call"))
+        self.after_result = hook("after_result", chosen("after_result"))
         self.on_loop = hook("on_loop", given.on_loop)
         self.on_event = hook("on_event", given.on_event)
         self.on_approval = hook("on_approval", given.on_approval)
-        policy = given.policy if given.policy is not None else settings.policy
+        policy = chosen("policy")
         self.rules = RuleFile(policy) if policy is not None else None
         if settings.policy_required and self.rules is None and self.before_call is None:
             raise Misconfigured(

@@ -7,10 +7,12 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from toolpool.contract.schema.canonical import has_pattern, spelled
-from toolpool.contract.schema.json_values import json_type, list_of, types_of
+from toolpool.contract.errors import ToolDeclarationInvalid
+from toolpool.contract.schema.canonical import has_pattern, spelled_by_type
+from toolpool.contract.schema.json_values import list_of, pointer_step, types_of
 from toolpool.contract.schema.references import UNIONS, referred
-from toolpool.dispatcher.policy.conditions import Test
+from toolpool.contract.schema.validator import SchemaValidator
+from toolpool.dispatcher.policy.conditions import Test, are_same
 
 _PARTS_AT_MOST = 500
 _ANY = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
@@ -20,7 +22,12 @@ _OF_PARTS = frozenset(
     {"properties", "patternProperties", "additionalProperties", "required", "items", "prefixItems"}
 )
 """Keywords about fields and elements. Without a type, any other value is accepted as well."""
-_WITH_OFFSET = frozenset({"date-time", "time"})
+_MANY_SPELLINGS = {
+    "date-time": "may have another offset",
+    "time": "may have another offset",
+    "multi-host-uri": "has a spelling that only the tool's type knows",
+}
+"""Formats whose equal values differ in spelling, and why."""
 _ENCODED_FORMATS = frozenset({"base64", "base64url"})  # of pydantic's Base64Str and Base64Bytes
 
 Node = dict[str, Any]
@@ -45,10 +52,12 @@ def misfit(test: Test, schema: Any, *, is_named: bool) -> str:
 def _misfit(test: Test, schema: Any, *, is_named: bool) -> str:
     nodes = _parts([True if schema is None else schema], schema)
     nodes = [{"type": "object", **part} if _is_untyped(part) else part for part in nodes]
+    below: list[Any] = []
     for number, step in enumerate(test.steps):
         if isinstance(step, str):
             nodes = _with_elements(nodes, schema)
-        inner = _parts(_inner(nodes, step), schema)
+        below = list(_inner(nodes, step))
+        inner = _parts(below, schema)
         if not inner:
             missing = _path(test.steps[: number + 1])
             return f"its schema has no {missing}" if is_named else ""
@@ -59,7 +68,11 @@ def _misfit(test: Test, schema: Any, *, is_named: bool) -> str:
     if any(map(_is_encoded, _with_elements(nodes, schema))):
         shown = _path(test.steps)
         return f"{shown} is encoded, and a rule compares it as it is sent: judge it by a hook"
-    return _no_comparison(test, nodes, schema, is_named=is_named)
+    if why := _no_comparison(test, nodes, schema, is_named=is_named):
+        return why
+    if not test.compares_lists:
+        below += _elements(nodes, schema)
+    return _never_equal(test, below, schema, is_named=is_named)
 
 
 def _parts(nodes: Iterable[Any], root: Any) -> list[Node]:
@@ -131,13 +144,21 @@ def _of_any_name(part: Node) -> list[Any]:
 
 def _with_elements(parts: Sequence[Node], root: Any) -> list[Node]:
     """The schemas of a value, and of the elements of the lists that it may be."""
-    found = list(parts)
-    for part in found:
-        if len(found) > _PARTS_AT_MOST:
+    return _parts([*parts, *_elements(parts, root)], root)
+
+
+def _elements(parts: Sequence[Node], root: Any) -> list[Any]:
+    """The schemas of the elements of a list, and of the lists in it."""
+    found: list[Any] = []
+    waiting = list(parts)
+    for part in waiting:
+        if len(waiting) > _PARTS_AT_MOST:
             raise _TooLarge
         is_list = "array" in _types([part]) and not _is_untyped(part)
         if is_list or part.keys() & {"items", "prefixItems"}:
-            found += [each for each in _parts(_items(part), root) if each not in found]
+            items = _items(part)
+            found += items
+            waiting += [each for each in _parts(items, root) if each not in waiting]
     return found
 
 
@@ -155,6 +176,8 @@ def _other_form(parts: Sequence[Node], step: str | int | None, root: Any) -> str
         are_maps = {_is_map(part) for part in objects}
         if step is None and (len(are_maps) > 1 or ("array" in types and False in are_maps)):
             return "may be one object in place of a list or a map"
+        if step is not None and any(part.get("uniqueItems") is True for part in parts):
+            return "is a set, which has no order"
         return "may be a map in place of a list" if step is not None and True in are_maps else ""
     open_types = _types([part for part in parts if "enum" not in part and "const" not in part])
     if texts := open_types & {"string", "number", "integer"}:
@@ -260,29 +283,69 @@ def _no_equality(
     texts = [value for value in constants if isinstance(value, str)]
     if why := next(filter(None, (_other_spelling(where, t, parts) for t in texts)), ""):
         return why
-    is_only = is_named and len(constants) == 1
-    never = f"{where} never equals what it is compared with"
     for value in constants:
         for step, inner in _inside(value):
             below = _parts(_inner(parts, step), root)
-            if not below and is_only:
-                return never
             shown = f"{where}.{step}" if isinstance(step, str) else f"{where}[*]"
-            if below and (why := _no_equality(shown, [inner], below, root, is_named=is_only)):
+            if not below and is_named:
+                return f"{where} never equals this value: its schema has no {shown}"
+            if any(map(_is_encoded, below)):
+                return f"{shown} is encoded: judge it by a hook"
+            if below and (why := _no_equality(shown, [inner], below, root, is_named=is_named)):
                 return why
-        if is_only and isinstance(value, dict) and (name := _left_out(value, parts)):
-            return f"{where} never equals an object without {name}, which has a default"
-    is_equal = any(_may_be(value, parts, types) for value in constants)
-    return never if is_named and constants and not is_equal else ""
+    return ""
+
+
+def _never_equal(test: Test, nodes: Sequence[Any], root: Any, *, is_named: bool) -> str:
+    """Why a value never equals a constant: it is judged in another form, or never accepted."""
+    constants, where = test.constants, _path(test.steps)
+    places = {id(node): place for place, node in _places(root)} if constants else {}
+    if not constants or any(id(node) not in places for node in nodes):
+        return ""  # the schema of some values stands in no single place
+    try:
+        validator = SchemaValidator(root)
+    except ToolDeclarationInvalid:
+        return ""  # such a tool is not offered
+    is_listed = any("enum" in part or "const" in part for part in _parts(nodes, root))
+    missed = 0
+    for constant in constants:
+        found = [validator.canonical_at(places[id(node)], constant) for node in nodes]
+        forms = [form for is_valid, form in found if is_valid]
+        if any(are_same(form, constant) for form in forms):
+            continue
+        if forms:
+            return f"{where} never equals this value: {_difference(constant, forms[0])}"
+        missed += 1
+    is_never = missed == len(constants) or (missed and not is_listed)
+    return f"{where} never equals what it is compared with" if is_named and is_never else ""
+
+
+def _difference(constant: Any, form: Any) -> str:
+    if isinstance(constant, dict) and (names := sorted(form.keys() - constant.keys())):
+        return f"an object without {', '.join(names)} gets the default; compare single fields"
+    return f"write it as {form!r}"
+
+
+def _places(node: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Every part of a schema, with its JSON pointer."""
+    inside: Iterable[tuple[Any, Any]] = ()
+    if isinstance(node, dict):
+        yield place, node
+        inside = node.items()
+    elif isinstance(node, list):
+        inside = enumerate(node)
+    for key, inner in inside:
+        if isinstance(inner, (dict, list)):
+            yield from _places(inner, f"{place}/{pointer_step(str(key))}")
 
 
 def _other_spelling(where: str, text: str, parts: Sequence[Node]) -> str:
     """Why a text is not spelled as the value that is judged; empty if it may be."""
     for part in parts:
         format = part.get("format")
-        if format in _WITH_OFFSET:
-            return f"{where} is a {format}, which may have another offset: judge it by a hook"
-        if (right := spelled(format, text)) != text:
+        if isinstance(format, str) and (why := _MANY_SPELLINGS.get(format)):
+            return f"{where} is a {format}, which {why}: judge it by a hook"
+        if (right := spelled_by_type(format, text)) != text:
             return f"{where} is compared as a {format}: write it as {right}"
     return ""
 
@@ -292,15 +355,6 @@ def _inside(value: Any) -> list[tuple[str | None, Any]]:
     if isinstance(value, dict):
         return list(value.items())
     return [(None, each) for each in value] if isinstance(value, list) else []
-
-
-def _left_out(value: dict[str, Any], parts: Sequence[Node]) -> str:
-    """A field with a default that an object lacks; empty if it could be any of several objects."""
-    objects = [part for part in parts if isinstance(part.get("properties"), dict)]
-    for name, node in objects[0]["properties"].items() if len(objects) == 1 else ():
-        if name not in value and isinstance(node, dict) and node.get("default") is not None:
-            return str(name)
-    return ""
 
 
 def _wrong_type(test: Test, where: str, types: frozenset[str], *, is_anything: bool) -> str:
@@ -333,20 +387,6 @@ def _is_number(value: Any) -> bool:
         return not isinstance(value, (bool, dict, list)) and math.isfinite(float(value))
     except (TypeError, ValueError, OverflowError):
         return False
-
-
-def _may_be(value: Any, parts: Sequence[Node], types: frozenset[str]) -> bool:
-    kind = json_type(value)
-    is_number = kind in ("integer", "number") and bool(types & {"integer", "number"})
-    if kind not in types and not is_number:
-        return False
-    listed = [part for part in parts if "enum" in part or "const" in part]
-    is_open = any(
-        kind in _types([part]) or is_number
-        for part in parts
-        if part not in listed and not part.keys() & _CARRIES
-    )
-    return is_open or not listed or any(value in _listed(part) for part in listed)
 
 
 def _path(steps: Sequence[str | int | None]) -> str:

@@ -5,6 +5,7 @@ import inspect
 import os
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.integration.twins import Gate, alone
 from tests.waiting import eventually
 from toolpool import (
     BrokerUnreachable,
+    Deny,
     Dispatcher,
     Hooks,
     Misconfigured,
@@ -351,6 +353,31 @@ async def test_an_unknown_format_is_refused() -> None:
             turn.messages("gpt")
 
 
-def test_a_hook_that_is_no_function() -> None:
-    with pytest.raises(Misconfigured, match="on_loop must be a function"):
-        Dispatcher.in_memory([tools], hooks=Hooks(on_loop=5))  # type: ignore[arg-type]
+@pytest.mark.parametrize("hook", [5, 0, False, "", []], ids=repr)
+@pytest.mark.parametrize("name", ["before_call", "after_result", "on_loop"])
+def test_a_hook_that_is_no_function(name: str, hook: Any) -> None:
+    with pytest.raises(Misconfigured, match=name):
+        Dispatcher.in_memory([tools], hooks=Hooks(**{name: hook}))
+
+
+class EmptyChain(list[Any]):
+    """False, as it is empty, and callable all the same."""
+
+    def __call__(self, call: Any) -> Deny:
+        return Deny("no step allows it")
+
+
+async def test_a_hook_that_is_false_holds() -> None:
+    async with Dispatcher.in_memory([tools], hooks=Hooks(before_call=EmptyChain())) as dispatcher:
+        (result,) = await dispatcher.dispatch(call("echo", value=1))
+    assert result.code is Code.DENIED
+
+
+@pytest.mark.parametrize("name", ["before_call", "after_result", "policy"])
+def test_a_hook_of_the_host_does_not_silently_replace_that_of_the_environment(
+    name: str, tmp_path: Path
+) -> None:
+    given: Any = str(tmp_path / "p") if name == "policy" else lambda *_: None
+    settings = Settings(**{name: "policy.toml" if name == "policy" else "math:sqrt"})
+    with pytest.raises(Misconfigured, match=f"TOOLPOOL_{name.upper()} is set, and Hooks"):
+        Dispatcher.in_memory([tools], hooks=Hooks(**{name: given}), settings=settings)

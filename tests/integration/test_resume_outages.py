@@ -10,6 +10,7 @@ from tests.integration.conversations import UNKNOWN, gated, response_of, said, u
 from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
 from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.outcome import Executed
 from toolpool.dispatcher import resume
 from toolpool.dispatcher.transports.base import TurnNote
 from toolpool.dispatcher.transports.memory import MemoryTransport
@@ -63,6 +64,26 @@ async def test_an_equal_call_has_no_earlier_result_though_notes_were_delayed(
         await eventually(lambda: not old._parts.resumer.is_behind, "it is written")
         assert is_unknown(await new.resume([MESSAGE], session="s"))
     assert gate.came == ["x"]
+
+
+async def test_a_turn_that_the_server_has_lost_is_noted_again() -> None:
+    """Else another dispatcher would run calls that were told `no`, as calls of an unknown turn."""
+    gate = Gate()
+    gate.open()
+    refused = {**response_of(MESSAGE), "stop_reason": "refusal"}
+    async with alone([gated(gate, "read")]) as old, second(old) as new:
+        old._server.begin_epoch("first")
+        await eventually(lambda: old._parts.in_flight.ended_calls._epoch, "it is followed")
+        (result,) = await old.dispatch(refused, session="s", turn="t")
+        assert result.executed is Executed.NO
+        noted = old._parts.resumer._transport._turns
+        await eventually(lambda: noted and old._parts.resumer._sending is None, "it is noted")
+        old._server.forget()
+        noted.clear()
+        old._server.begin_epoch("second")
+        await eventually(lambda: noted, "the turn is noted again")
+        await new.resume([MESSAGE], session="s")
+    assert not gate.came, "it ran after it was told that it had not"
 
 
 async def test_the_sessions_next_call_waits_for_notes_that_were_delayed(outage: Outage) -> None:

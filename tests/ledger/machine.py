@@ -74,8 +74,17 @@ class LedgerMachine(RuleBasedStateMachine):
         rerun=st.booleans(),
         over=st.booleans(),
         later=st.booleans(),
+        exclusive=st.booleans(),
     )
-    def open(self, some: set[str], asker: str, rerun: bool, over: bool, later: bool = True) -> None:
+    def open(
+        self,
+        some: set[str],
+        asker: str,
+        rerun: bool,
+        over: bool,
+        later: bool = True,
+        exclusive: bool = False,
+    ) -> None:
         rerun = self._kind(sorted(some), rerun)
         names = sorted(key for key in some if self._kind([key], rerun) is rerun)
         over = over and self._number() % 4 == 0
@@ -89,6 +98,7 @@ class LedgerMachine(RuleBasedStateMachine):
             over=over,
             message=message,
             later=later,
+            exclusive=exclusive,
         )
 
     @rule(key=keys, asker=askers, rerun=st.booleans())

@@ -107,6 +107,7 @@ class Model:
         again: bool = False,
         later: bool = False,
         approved: bool = False,
+        exclusive: bool = False,
     ) -> list[bytes]:
         """`later`: asked after everything that happened before this step."""
         answers = []
@@ -116,7 +117,7 @@ class Model:
             if record is None and (approved or (again and not rerun) or self._stops(key, later)):
                 self.marks.setdefault(key, "ran")
                 answers.append(b"ran")
-            elif record is None and self.is_early and not rerun:
+            elif record is None and self.is_early and (exclusive or not rerun):
                 answers.append(b"moved")
             elif record is None:
                 record = self.records[key] = Record(self._known_in(), nonce, rerun, over, [reply])

@@ -84,11 +84,13 @@ class Real:
         again: bool = False,
         later: bool = False,
         approved: bool = False,
+        exclusive: bool = False,
     ) -> list[bytes]:
         wait = _OVER if over else LONG
         asked_at = time.time() + LONG if later else 0.0
         openings = [
-            Opening(key, 1, rerun, wait, LONG, KEPT, asked_at, again, approved) for key in keys
+            Opening(key, 1, rerun, wait, LONG, KEPT, asked_at, again, approved, exclusive)
+            for key in keys
         ]
         _, answers = self.run(
             self.ledger.open(

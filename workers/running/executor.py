@@ -173,7 +173,7 @@ class Executor:
                 running.call.key,
                 running.call.attempt,
                 running.claim_nonce,
-                running.call.rerunnable,
+                running.call.rerunnable and not self._is_exclusive(running),
             )
             for running in self._running.values()
             if not running.answered

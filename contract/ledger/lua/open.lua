@@ -2,7 +2,8 @@
 -- KEYS: epoch, queue list, record...
 -- ARGV: epoch candidate, nonce, reply stream, message ('' = published elsewhere), epoch of an earlier
 --       attempt that may have been accepted ('' = none), prefix of marks, ms a mark is kept, then
---       for each record in one string: attempt, rerun, wait ms, deadline ms (both from now), keep ms,
+--       for each record in one string: attempt, whether it may run twice (0 no, 1 yes, 2 yes, but
+--       never beside itself), wait ms, deadline ms (both from now), keep ms,
 --       the server's ms at which it was asked, 1 if it may have been asked before, 1 if it was
 --       approved
 -- Returns the epoch, then for each record: 'new', 'open' or 'running <worker>' (attached), 'moved'
@@ -20,7 +21,7 @@ local created = false
 for i = 3, #KEYS do
   local attempt, rerun, wait_ms, deadline_ms, keep_ms, asked_at, again, approved = string.match(
     ARGV[i + 5], '^(%d+) (%d) (%-?%d+) (%-?%d+) (%-?%d+) (%-?%d+) (%d) (%d)$')
-  local once = rerun ~= '1'
+  local once, exclusive = rerun == '0', rerun == '2'
   local record = fields_of(KEYS[i], 'state', 'opened', 'outcome', 'replies', 'worker',
     'until', 'deadline', 'anew', 'expires', 'epoch')
   if record[8] and tonumber(asked_at) > tonumber(record[8]) then
@@ -33,11 +34,11 @@ for i = 3, #KEYS do
       and (once or not is_noted_as_shared(marks, KEYS[i]))) then
     mark_again(marks, KEYS[i], mark_ms)  -- an approved call has a record, or had one
     answers[i - 1] = 'ran'
-  elseif not record[1] and once and is_early then
+  elseif not record[1] and (once or exclusive) and is_early then
     answers[i - 1] = 'moved'
   elseif not record[1] then
     redis.call('HSET', KEYS[i], 'state', 'open', 'epoch', epoch, 'opened', nonce,
-      'attempt', attempt, 'rerun', rerun, 'until', now + wait_ms,
+      'attempt', attempt, 'rerun', once and '0' or '1', 'until', now + wait_ms,
       'deadline', now + deadline_ms, 'claims', 0, 'replies', reply)
     if is_early then redis.call('HSET', KEYS[i], 'epoch', '', 'goes_on', epoch) end  -- it may have run before
     redis.call('PEXPIRE', KEYS[i], keep_ms)

@@ -1,15 +1,25 @@
 """A rule that cannot be applied to a tool's arguments denies the tool, and operators are told."""
 
 import json
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
+from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 from uuid import UUID
 
 import msgspec
 import pytest
-from pydantic import Base64Str, BaseModel, Json, StringConstraints, TypeAdapter
+from pydantic import (
+    UUID4,
+    Base64Str,
+    BaseModel,
+    Field,
+    Json,
+    PostgresDsn,
+    StringConstraints,
+    TypeAdapter,
+)
 
 from tests.waiting import eventually
 from toolpool import Code, Dispatcher, Hooks, tool
@@ -158,6 +168,26 @@ def test_a_path_to_a_position_ends_with_the_list() -> None:
     assert of_lines(fields, "lines.sku_2") == ""
 
 
+class Noted(BaseModel):
+    id: str
+    memo: str | None = None
+
+
+class Card(BaseModel):
+    kind: Literal["card"]
+    urgent: bool = False
+
+
+class Transfer(BaseModel):
+    kind: Literal["transfer"]
+    urgent: bool = False
+
+
+class Encoded(BaseModel):
+    data: Base64Str
+
+
+StrictStr3 = Annotated[str, StringConstraints(pattern="^[A-Z]{3}$")]
 Code3 = Annotated[str, StringConstraints(pattern="^[A-Z]{2}$")]
 CONSTANTS = [
     (dict[str, Decimal], {"a": 900}, "number or its text"),
@@ -171,14 +201,50 @@ CONSTANTS = [
     (list[Priced], [{"id": ID, "qty": 1}], ""),
     (datetime, "2026-01-02T03:04:05Z", "another offset"),
     (Any, {"a": [1, "b"]}, ""),
+    (Noted, {"id": "a"}, "without memo"),
+    (list[Noted], [{"id": "a"}], "'memo': None"),
+    (Noted, {"id": "a", "memo": "b"}, ""),
+    (Annotated[Card | Transfer, Field(discriminator="kind")], {"kind": "card"}, "without urgent"),
+    (Card | Noted, {"kind": "card", "urgent": False}, ""),
+    ({"allOf": [{"$ref": "#/$defs/U"}]}, {"a": 1}, "without b"),
+    (UUID4, ID.upper(), f"write it as {ID}"),
+    (date, "2026-1-2", "never equals"),
+    (StrictStr3, "usd", "never equals"),
+    (timedelta, "PT24H", "write it as P1D"),
+    (Path, "/srv/prod/", "write it as /srv/prod"),
+    (IPv4Network, "10.0.0.0/255.0.0.0", "write it as 10.0.0.0/8"),
+    (PostgresDsn, "postgres://CORE.bank/db", "only the tool's type knows"),
+    (Encoded, {"data": "ZXZpbA=="}, "is encoded"),
 ]
+
+
+@pytest.mark.parametrize("tool", ["order", "ord*"])
+def test_each_of_several_constants_is_compared_in_the_spelling_that_is_judged(tool: str) -> None:
+    schema = TypeAdapter(Noted).json_schema()
+    several = [{"id": "a", "memo": "b"}, {"id": "a"}]
+    told = of_lines(schema, "lines", tool=tool, constant=several, key="none_of")
+    assert "without memo" in told
+
+
+def test_one_constant_that_is_never_valid_is_enough_unless_the_schema_lists_its_values() -> None:
+    days, modes = TypeAdapter(date).json_schema(), {"enum": ["fast", "slow"]}
+    given = {"constant": ["2026-01-02", "2026-1-2"], "key": "one_of"}
+    assert "never equals" in of_lines(days, "lines", **given)
+    assert of_lines(modes, "lines", constant=["fast", "other"], key="one_of") == ""
+    assert "never equals" in of_lines(modes, "lines", constant=["x", "y"], key="one_of")
+
+
+def test_a_set_has_no_position() -> None:
+    schema = TypeAdapter(set[str]).json_schema()
+    assert "has no order" in of_lines(schema, "lines[0]")
+    assert of_lines(schema, "lines[*]") == ""
 
 
 @pytest.mark.parametrize(("kind", "constant", "told"), CONSTANTS, ids=str)
 def test_an_object_or_list_is_compared_in_the_spelling_that_is_judged(
     kind: Any, constant: Any, told: str
 ) -> None:
-    schema = TypeAdapter(kind).json_schema()
+    schema = kind if isinstance(kind, dict) else TypeAdapter(kind).json_schema()
     found = of_lines(schema, "lines", constant=constant)
     assert told in found if told else not found
 
@@ -227,16 +293,22 @@ def test_nothing_that_a_schema_refers_to_is_fetched() -> None:
 
 
 def of_lines(
-    lines: dict[str, Any], path: str, *, tool: str = "order", constant: Any = "X-9"
+    lines: dict[str, Any],
+    path: str,
+    *,
+    tool: str = "order",
+    constant: Any = "X-9",
+    key: str = "equals",
 ) -> str:
     """Why a rule on this path cannot be applied to a tool whose `lines` have this schema."""
     decimal = {"anyOf": [{"type": "number"}, {"type": "string"}]}
     product = {"type": "object", "properties": {"amount": decimal}}
-    defs = {"P": product, "D": decimal, **lines.get("$defs", {})}
+    with_default = {"type": "object", "properties": {"a": {}, "b": {"default": 1}}}
+    defs = {"P": product, "D": decimal, "U": with_default, **lines.get("$defs", {})}
     schema = {"type": "object", "properties": {"lines": lines}, "$defs": defs}
     spec = msgspec.structs.replace(order.spec, input_schema=schema)
     text = f'[[rule]]\naction = "deny"\ntool = "{tool}"\nargument = "{path}"'
-    return parse(f"{text}\nequals = {toml_of(constant)}", "p").misfit(spec)
+    return parse(f"{text}\n{key} = {toml_of(constant)}", "p").misfit(spec)
 
 
 def toml_of(value: Any) -> str:

@@ -70,6 +70,18 @@ async def stay(gate: str) -> str:
     return "stayed"
 
 
+@tool(effects="read")
+async def stay_reading(gate: str) -> str:
+    """Stay, and read."""
+    return str(await stay(gate))
+
+
+@tool(effects="read", exclusive=True)
+async def stay_alone(gate: str) -> str:
+    """Stay, and never beside itself."""
+    return str(await stay(gate))
+
+
 @tool(heartbeat=0.1)
 async def stay_silent(gate: str, ctx: ToolContext) -> str:
     """Stay, whatever is said, and say nothing."""
@@ -149,7 +161,18 @@ class Bench:
         catalog: Catalog | None = None,
     ) -> None:
         self.ledger = Ledger()
-        tools = [wait, stay, stay_silent, stay_in_thread, write_much, touch, touch_path, look]
+        tools = [
+            wait,
+            stay,
+            stay_alone,
+            stay_reading,
+            stay_silent,
+            stay_in_thread,
+            write_much,
+            touch,
+            touch_path,
+            look,
+        ]
         catalog = catalog or Catalog(tools)
         self.observers = WorkerObservers(settings=Settings(), tools=catalog.tools)
         self.slots = Slots(slots)
@@ -843,6 +866,22 @@ async def test_a_release_that_withdrew_that_a_tool_may_run_twice_decides(
     assert bench.ledger.is_marked(key)
     if not runs:
         assert bench.outcomes()[key].executed is Executed.NO
+
+
+@pytest.mark.parametrize("tool", ["stay_reading", "stay_alone"])
+async def test_only_an_exclusive_call_is_marked_when_the_server_has_lost_it(
+    tool: str, tmp_path: Path
+) -> None:
+    """Else another dispatcher that is asked for it would have it run beside itself."""
+    bench = Bench({RunIn.LOOP: 1})
+    gate = tmp_path / "gate"
+    await bench.call("k", tool, rerunnable=True, gate=str(gate))
+    await eventually(lambda: bench.executor._running, "it runs")
+    bench.ledger.forget()
+    await bench.executor._renew_claims()
+    assert bench.ledger.is_marked("k") is (tool == "stay_alone")
+    gate.touch()
+    await eventually(lambda: bench.outcomes(), "it has ended")
 
 
 @pytest.mark.parametrize("rerunnable", [False, True])
