@@ -32,7 +32,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 WITH_PIP = rm -rf .venv && '$(PYTHON)' -m venv .venv && \
   $(PIP) install $(FROM_LOCK) && $(PIP) install $(THE_PROJECT)
 
-.PHONY: help setup run test test-long test-all test-types test-peers chaos-short chaos check format count bench lock clean
+.PHONY: help setup run test test-long test-all test-types test-peers chaos-short chaos check format count bench bench-peers lock clean
 
 help: ## Say what there is
 	@echo 'Usage: make TARGET'
@@ -95,6 +95,9 @@ count: $(SET_UP) ## Count function calls, commands and bytes a call (hold them a
 bench: $(SET_UP) ## Measure throughput and latency beside bare Celery
 	@$(PY) -m benchmarks $(ARGS)
 
+bench-peers: $(SET_UP) ## Measure beside other task queues, in .venv-peers (some minutes; their packages are large)
+	@$(PY) -m benchmarks.peers $(ARGS)
+
 lock: ## Resolve pyproject.toml into requirements.lock again (needs uv; newer versions: ARGS=--upgrade)
 	@uv --version >/dev/null 2>&1 || { echo "make lock needs uv: pip install uv" >&2; exit 1; }
 	@uv pip compile --no-config --quiet --universal --python-version 3.11 --extra dev \
@@ -102,5 +105,5 @@ lock: ## Resolve pyproject.toml into requirements.lock again (needs uv; newer ve
 	  --custom-compile-command "make lock" --output-file requirements.lock $(ARGS) pyproject.toml
 
 clean: ## Remove .venv and everything else that was made here
-	@rm -rf .venv .run dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf .venv .venv-peers .run dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
