@@ -9,9 +9,9 @@ Work = Callable[[], None]
 
 
 class DaemonThreads:
-    """Starts a thread when none is idle. Work waits once there are `at_most` so many."""
+    """Starts a thread when none is idle, `at_most` so many; without a thread, work waits."""
 
-    def __init__(self, name: str, *, at_most: float = float("inf")) -> None:
+    def __init__(self, name: str, *, at_most: int | None = None) -> None:
         self._name = name
         self._at_most = at_most
         self._work: queue.SimpleQueue[tuple[contextvars.Context, Work] | None]
@@ -21,13 +21,16 @@ class DaemonThreads:
         self.threads = 0
 
     def submit(self, work: Work) -> None:
-        """Run `work`, which must not raise, on a thread soon, in a copy of this context."""
+        """Run `work`, which must not raise, on a thread soon, in a copy of this context.
+
+        Raises RuntimeError if no thread can be started.
+        """
         with self._lock:
             if self._idle:
                 self._idle -= 1
-            elif self.threads < self._at_most:
-                self.threads += 1
+            elif self._at_most is None or self.threads < self._at_most:
                 threading.Thread(target=self._serve, name=self._name, daemon=True).start()
+                self.threads += 1
         self._work.put((contextvars.copy_context(), work))
 
     def close(self) -> None:

@@ -61,10 +61,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
     `error` is the bare message; `dispatcher/messages` writes the sentence that the model reads.
     `details` (exception class, stack) are for operators; the model reads no more of them than which
-    secret is missing. If `data` is
-    truncated, the whole output of `output_bytes` is stored under the handle `output`.
-    `still_running`: the worker ended the call, but cannot stop its tool. `silence`: the tool was
-    stopped after this many seconds without a heartbeat. Times are in seconds.
+    secret is missing. If `data` is truncated, the whole output of `output_bytes` is stored under
+    the handle `output`. `still_running`: the worker ended the call, but cannot stop its tool.
+    `silence`: the tool was stopped after this many seconds without a heartbeat. Times are in
+    seconds.
     """
 
     ok: bool

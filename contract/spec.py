@@ -40,9 +40,8 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `input_schema` is JSON Schema (None accepts any object). `timeout` is in seconds from when the
     tool begins, `heartbeat` the longest time without a sign of life in seconds, `max_output` in
-    bytes;
-    `retries` counts attempts by the pool beyond the first. An `exclusive` tool is stopped if its
-    worker can no longer be sure that no other worker runs the call. `text_parameter` is the one
+    bytes; `retries` counts attempts by the pool beyond the first. An `exclusive` tool is stopped if
+    its worker can no longer be sure that no other worker runs the call. `text_parameter` is the one
     argument of a free-text tool, `text_format` the grammar of that text. `output_schema` is the
     JSON Schema of its results. `title`, `strict`, `defer_loading`, `allowed_callers` and
     `input_examples` are passed to providers that support them. `rate` limits its starts, as

@@ -31,7 +31,7 @@ from toolpool.dispatcher.formats.sdk_objects import sendable
 from toolpool.dispatcher.formats.stop_reasons import Handling, ending
 from toolpool.dispatcher.ordered_turns import OrderedTurns, Turn
 from toolpool.dispatcher.outcomes import not_queued
-from toolpool.dispatcher.transports.base import Transport, TurnNote
+from toolpool.dispatcher.transports.base import NoteBatch, Transport, TurnNote
 from toolpool.dispatcher.turn_matching import Notes, ResponseName
 from toolpool.dispatcher.turn_options import TurnOptions
 from toolpool.dispatcher.turn_pipeline import TurnPipeline
@@ -102,9 +102,10 @@ class Resume:
         self._writing: list[TurnNote] = []
         self._holes: set[str] = set()
         """Sessions for which a note was dropped."""
-        self._written: deque[tuple[float, list[TurnNote]]] = deque()
-        """The last notes, in batches with the time at which each was written."""
-        self._lost: deque[tuple[float, list[TurnNote]]] = deque()
+        self._written: deque[NoteBatch] = deque()
+        """The last batches, `_REMEMBERED_AT_MOST` notes or a few more."""
+        self._remembered = 0
+        self._lost: list[NoteBatch] = []
         """Batches to be written again."""
         self._sending: asyncio.Task[None] | None = None
         self.is_behind = False
@@ -157,48 +158,56 @@ class Resume:
         """Write notes; notes that arrive during one write are written with the next."""
         try:
             while self._lost or self._notes or self._holes:
-                is_again = bool(self._lost)
-                at, self._writing = (
-                    self._lost.popleft() if is_again else (self._transport.server_time(), [])
-                )
-                await self._write(at, adds_new=not is_again)
-                self._written.append((at, self._writing))
-                self._writing, self.is_behind = [], False
+                await self._write(self._transport.server_time())
+                self.is_behind = False
                 self._caught_up.set()
-            while sum(len(notes) for _, notes in self._written) > _REMEMBERED_AT_MOST:
-                self._written.popleft()
         finally:
             self._sending = None
 
     def write_again(self) -> None:
         """Write the last notes again, since the server may have lost them."""
         oldest = self._transport.server_time() - self._settings.turn_ttl
-        self._lost.extend(batch for batch in self._written if batch[0] > oldest)
+        self._lost += (batch for batch in self._written if batch.at > oldest)
         self._written.clear()
+        self._remembered = 0
         if self._lost and self._sending is None:
             self._sending = self._in_background(self._send())
 
-    async def _write(self, at: float, *, adds_new: bool) -> None:
-        """Write notes until the server confirms them; with `adds_new`, those that arrive as well.
+    async def _write(self, at: float) -> None:
+        """Write all notes until the server confirms them.
 
         The same `at` makes repeated writes idempotent.
         """
+        epoch = self._transport.epoch
         while True:
-            if adds_new:
-                self._writing += self._notes
-                self._writing += (TurnNote(session, "") for session in self._holes)
-                self._notes, self._holes = [], set()
+            self._writing += self._notes
+            self._writing += (TurnNote(session, "") for session in self._holes)
+            self._notes, self._holes = [], set()
+            batches = [*self._lost, *([NoteBatch(at, self._writing)] if self._writing else [])]
             try:
-                return await self._transport.note_turns(self._writing, at)
+                await self._transport.note_turns(batches)
+                return self._confirmed(batches, is_sure=epoch == self._transport.epoch)
             except CommandRejected as error:
                 log.warning("turns_not_noted: %s", error)
-                return None
+                return self._confirmed(batches, is_sure=True)
             except ServerUnavailable as error:
                 if not self.is_behind:
                     log.warning("turns_not_noted_yet: %s", error)
                 self.is_behind = True
                 self._caught_up.clear()
                 await asyncio.sleep(_WRITE_AGAIN_SECONDS)
+
+    def _confirmed(self, batches: Sequence[NoteBatch], *, is_sure: bool) -> None:
+        """Remember what was written; if the epoch has changed meanwhile, write it once more."""
+        self._writing = []
+        written = {id(batch) for batch in batches}
+        self._lost = [batch for batch in self._lost if id(batch) not in written]
+        self._lost += () if is_sure else batches
+        for batch in batches if is_sure else ():
+            self._written.append(batch)
+            self._remembered += len(batch.notes)
+        while self._remembered > _REMEMBERED_AT_MOST and len(self._written) > 1:
+            self._remembered -= len(self._written.popleft().notes)
 
     async def catch_up(self, session_key: str) -> None:
         """Wait briefly until a session's notes are written, before its next calls are sent."""
@@ -218,6 +227,10 @@ class Resume:
 
     def _unwritten(self, session: str) -> list[TurnNote]:
         return [note for note in self._writing + self._notes if note.session == session]
+
+    def _being_restored(self, session: str) -> list[TurnNote]:
+        notes = (note for batch in self._lost for note in batch.notes)
+        return [note for note in notes if note.session == session]
 
     async def resume(
         self,
@@ -317,7 +330,8 @@ class Resume:
         while not waiting.is_cancelled and time.monotonic() < give_up_at:
             try:
                 async with asyncio.timeout(_ONE_LOOK_SECONDS):
-                    return await self._transport.turns(name) + self._unwritten(name)
+                    lost = self._being_restored(name)
+                    return [*lost, *await self._transport.turns(name), *self._unwritten(name)]
             except (ServerUnavailable, TimeoutError) as raised:
                 error = raised
                 await asyncio.sleep(_WRITE_AGAIN_SECONDS)

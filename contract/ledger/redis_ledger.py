@@ -75,7 +75,7 @@ class RedisLedger:
         ]
         # One string per call: encoding every number by itself dominates the cost.
         arguments += [
-            f"{opening.attempt} {opening.rerunnable * (1 + opening.exclusive)} "
+            f"{opening.attempt} {_rerun(opening)} "
             f"{max(1, round(opening.wait * 1000))} {max(1, round(opening.deadline * 1000))} "
             f"{max(1, round(opening.keep * 1000))} "
             f"{round(opening.asked_at * 1000)} {opening.again:d} {opening.approved:d}"
@@ -280,6 +280,12 @@ class RedisLedger:
         await self._scripts.set_markers(
             [self._names.ended(key) for key in keys], keep_ms=ms_of(keep)
         )
+
+
+def _rerun(opening: Opening) -> int:
+    if not opening.rerunnable:
+        return 0
+    return 2 if opening.exclusive else 1
 
 
 def _limits(limits: Iterable[Limit], now: float) -> str:

@@ -44,7 +44,7 @@ _STEPS_AT_MOST = 200_000
 """Limits the work for unions of unions, whose branches are all tried for each value."""
 _CARRIERS = frozenset({"$ref", "allOf", *UNIONS})
 _ABSENT = object()
-_TYPES: Mapping[str, type] = {
+_CANONICAL_TYPES: Mapping[str, Any] = {
     "date": date,
     "date-time": datetime,
     "date-time-local": datetime,
@@ -57,8 +57,7 @@ _TYPES: Mapping[str, type] = {
     **dict.fromkeys(("uuid", *(f"uuid{version}" for version in range(1, 9))), UUID),
 }
 """Formats with one canonical spelling, as pydantic writes the type that workers use."""
-_TYPES_OF_WORKERS: Mapping[str, Any] = {
-    **_TYPES,
+_WORKER_TYPES: Mapping[str, Any] = {
     "directory-path": Path,
     "duration": timedelta,
     "file-path": Path,
@@ -71,7 +70,7 @@ _TYPES_OF_WORKERS: Mapping[str, Any] = {
     "ipvanynetwork": IPvAnyNetwork,
     "path": Path,
 }
-"""Formats of which workers accept one spelling only, if a call was judged."""
+"""More formats of Python types: a worker runs a judged call only in their canonical spelling."""
 
 
 class _Field(NamedTuple):
@@ -110,7 +109,8 @@ class Canonical:
         """
         if not self._fits(place, value):
             return False, value
-        return True, self._of(value, at_pointer(self._root, place), place)
+        found = self._of(value, at_pointer(self._root, place), place)
+        return True, found if self._fits(place, found) else value
 
     def _of(self, value: Any, node: Any, place: str) -> Any:
         try:
@@ -238,24 +238,31 @@ def _validator(pattern: str) -> "jsonschema_rs.Draft202012Validator | None":
         return None
 
 
+def is_canonical(format: Any) -> bool:
+    """Whether values of a format are judged, and run, in one spelling."""
+    return isinstance(format, str) and format in _CANONICAL_TYPES
+
+
 def spelled(format: Any, text: str) -> str:
     """A text in the canonical spelling of its format."""
-    is_known = isinstance(format, str) and format in _TYPES
-    return spelled_by_type(format, text) if is_known else text
+    return (worker_spelling(format, text) or text) if is_canonical(format) else text
 
 
-def spelled_by_type(format: Any, text: str) -> str:
-    """A text in the only spelling of its format with which a judged call runs."""
-    adapter = _adapter(format) if isinstance(format, str) else None
+def worker_spelling(format: str, text: str) -> str | None:
+    """The spelling of a text with which the Python type of a format accepts a judged call.
+
+    None if the type does not accept it at all.
+    """
+    adapter = _adapter(format)
     if adapter is None:
         return text
     try:
         return str(adapter.dump_python(adapter.validate_python(text), mode="json"))
     except ValidationError:
-        return text
+        return None
 
 
 @functools.cache
 def _adapter(format: str) -> "TypeAdapter[Any] | None":
-    kind = _TYPES_OF_WORKERS.get(format)
+    kind = _CANONICAL_TYPES.get(format) or _WORKER_TYPES.get(format)
     return TypeAdapter(kind) if kind is not None else None

@@ -57,7 +57,7 @@ class EndedCalls:
         self._lost_until = 0.0
         """Until when other dispatchers write again what the server has lost."""
         self.on_new_epoch: Callable[[], None] = lambda: None
-        """Called when the server may have lost data."""
+        """Called when the server may have lost data; what else is written again."""
         self._sent_restored_in = ""
         """The last epoch for which the calls sent before it were added to `_unrestored`."""
 

@@ -194,7 +194,7 @@ class Recovery:
                     raise error
 
     def _admit_or_refuse(self, pending: PendingCall, lost_worker: str = "") -> bool:
-        """Refuse a call that a kill switch denies, unless it ran: it was at `lost_worker`."""
+        """Whether a call goes on; one that a kill switch denies is refused, unless it ran."""
         denial = self._calls.denial(pending) if not lost_worker else None
         if denial is not None:
             self._calls.refuse(pending, denial)

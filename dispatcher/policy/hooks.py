@@ -65,8 +65,8 @@ class HostHooks:
             ours, theirs = getattr(given, name), getattr(settings, name)
             if ours is not None and theirs is not None:
                 raise Misconfigured(
-                    f"TOOLPOOL_{name.upper()} is set, and Hooks({name}=…) is given, and only one "
-                    "can hold: leave one out, or combine them in one"
+                    f"both TOOLPOOL_{name.upper()} and Hooks({name}=…) are given, and only one of "
+                    "them can hold: leave one out"
                 )
             return ours if ours is not None else theirs
 

@@ -35,7 +35,10 @@ class RuleFile:
     async def follow(self, look: Callable[[], None]) -> None:
         """Reload the file whenever it changes, and call `look` regularly, until cancelled."""
         while True:
-            look()
+            try:
+                look()
+            except Exception:  # the file is followed, whatever the schemas of tools are
+                log.exception("policy_not_compared: a fault of toolpool's own")
             await asyncio.sleep(_EVERY_SECONDS)
             try:
                 rules = await asyncio.to_thread(self.changed)

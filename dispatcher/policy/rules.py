@@ -9,10 +9,9 @@ import msgspec
 
 from toolpool.contract import encoding
 from toolpool.contract.errors import Misconfigured
-from toolpool.contract.schema.dialect import plain
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.policy.conditions import Condition, RuleFailed, Steps, Test
-from toolpool.dispatcher.policy.schema_fit import misfit
+from toolpool.dispatcher.policy.schema_fit import ToolSchema, misfit
 from toolpool.dispatcher.policy.verdict_types import (
     Allow,
     AskApproval,
@@ -83,7 +82,7 @@ class Rule:
 
         self.paths = [test.steps for test in self._tests if not test.of_context]
 
-    def misfit(self, spec: ToolSpec, *, is_named: bool | None = None) -> str:
+    def misfit(self, spec: ToolSpec, schema: ToolSchema, *, is_named: bool | None = None) -> str:
         """Why it cannot be applied to a tool that it names; empty if it can.
 
         See `schema_fit.misfit`.
@@ -91,8 +90,6 @@ class Rule:
         if self._effects not in (None, spec.effects or "undeclared"):
             return ""
         is_named = spec.name in self._patterns if is_named is None else is_named
-        schema = spec.input_schema if spec.check_schema else None
-        schema = plain(schema) if schema is not None else None
         found = (misfit(t, schema, is_named=is_named) for t in self._tests if not t.of_context)
         return next(filter(None, found), "")
 
@@ -100,10 +97,11 @@ class Rule:
         """Whether it names this tool."""
         return any(pattern.fullmatch(tool) for pattern in self._tools)
 
-    def is_idle(self, spec: ToolSpec) -> bool:
+    def is_idle(self, spec: ToolSpec, schema: ToolSchema) -> bool:
         """Whether it can match no call of this tool."""
         is_other = self._effects not in (None, spec.effects or "undeclared")
-        return is_other or not self.names(spec.name) or bool(self.misfit(spec, is_named=True))
+        is_other = is_other or not self.names(spec.name)
+        return is_other or bool(self.misfit(spec, schema, is_named=True))
 
     def fits(self, call: ProposedCall) -> bool:
         """Whether it matches a call of a tool that it names. Raises `RuleFailed`."""
@@ -153,18 +151,20 @@ class Rules:
 
         A rule that denies a tool because it cannot be applied to it is not among them.
         """
+        tools = [(spec, _schema_of(spec)) for spec in specs]
         return [
             rule.name
             for rule in self._rules
-            if all(rule.is_idle(spec) for spec in specs)
-            and not any(rule.names(spec.name) and rule.misfit(spec) for spec in specs)
+            if all(rule.is_idle(*tool) for tool in tools)
+            and not any(rule.names(tool[0].name) and rule.misfit(*tool) for tool in tools)
         ]
 
     def misfit(self, spec: ToolSpec) -> str:
         """Which rule cannot be applied to a tool's arguments, and why; empty if all can."""
         known = self._misfits.get(spec.name)
         if known is None or known[0] != spec.digest:
-            found = ((rule.name, rule.misfit(spec)) for rule in self._for(spec.name))
+            schema = _schema_of(spec)
+            found = ((rule.name, rule.misfit(spec, schema)) for rule in self._for(spec.name))
             text = next(
                 (f"{name} cannot be applied to it: {why}" for name, why in found if why), ""
             )
@@ -192,6 +192,10 @@ class Rules:
         if rules is None:  # bounded by the number of tools in the catalog
             rules = self._by_tool[tool] = [rule for rule in self._rules if rule.names(tool)]
         return rules
+
+
+def _schema_of(spec: ToolSpec) -> ToolSchema:
+    return ToolSchema(spec.input_schema if spec.check_schema else None)
 
 
 def parse(text: str, where: str) -> Rules:

@@ -3,13 +3,15 @@
 A rule that can never match a tool's arguments protects nothing, and would do so unnoticed.
 """
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from toolpool.contract.errors import ToolDeclarationInvalid
-from toolpool.contract.schema.canonical import has_pattern, spelled_by_type
-from toolpool.contract.schema.json_values import list_of, pointer_step, types_of
+from toolpool.contract.schema.canonical import has_pattern, is_canonical, worker_spelling
+from toolpool.contract.schema.dialect import plain
+from toolpool.contract.schema.json_values import list_of, literal, pointer_step, types_of
 from toolpool.contract.schema.references import UNIONS, referred
 from toolpool.contract.schema.validator import SchemaValidator
 from toolpool.dispatcher.policy.conditions import Test, are_same
@@ -37,7 +39,38 @@ class _TooLarge(Exception):
     """A schema has more than `_PARTS_AT_MOST` parts for one value."""
 
 
-def misfit(test: Test, schema: Any, *, is_named: bool) -> str:
+class ToolSchema:
+    """The schema of a tool's arguments, compiled once for all rules; None accepts any object."""
+
+    def __init__(self, schema: dict[str, Any] | None) -> None:
+        self.root: Any = True if schema is None else plain(schema)
+
+    @functools.cached_property
+    def _validator(self) -> SchemaValidator | None:
+        try:
+            return SchemaValidator(self.root)
+        except ToolDeclarationInvalid:
+            return None  # such a tool is not offered
+
+    @functools.cached_property
+    def _places(self) -> dict[int, str]:
+        """The JSON pointers of all parts, by their identity."""
+        return {id(node): place for place, node in _places(self.root)}
+
+    def form(self, node: Any, value: Any) -> tuple[bool, Any]:
+        """Whether a value is valid by a part of the schema, and its canonical form there.
+
+        Raises ValueError if the schema recurses without end.
+        """
+        place = self._places.get(id(node))
+        if place is not None and self._validator is not None:
+            return self._validator.canonical_at(place, value)
+        listed = _listed(node) if isinstance(node, dict) else []
+        is_open = not listed and node is not False
+        return is_open or any(are_same(value, each) for each in listed), value
+
+
+def misfit(test: Test, schema: ToolSchema, *, is_named: bool) -> str:
     """Why a condition on an argument cannot be applied to the schema; empty if it can.
 
     `is_named`: the rule names this very tool, and not by a pattern that also matches others. Only
@@ -47,17 +80,21 @@ def misfit(test: Test, schema: Any, *, is_named: bool) -> str:
         return _misfit(test, schema, is_named=is_named)
     except _TooLarge:
         return "its schema has too many branches to apply a rule to"
+    except (ValueError, RecursionError):
+        return "its schema recurses too deeply to apply a rule to"
 
 
-def _misfit(test: Test, schema: Any, *, is_named: bool) -> str:
-    nodes = _parts([True if schema is None else schema], schema)
+def _misfit(test: Test, tool: ToolSchema, *, is_named: bool) -> str:
+    schema = tool.root
+    nodes = _parts([schema], schema)
     nodes = [{"type": "object", **part} if _is_untyped(part) else part for part in nodes]
-    below: list[Any] = []
+    of_value: list[Any] = []
+    """The schemas of the value, with references and unions as they stand."""
     for number, step in enumerate(test.steps):
         if isinstance(step, str):
             nodes = _with_elements(nodes, schema)
-        below = list(_inner(nodes, step))
-        inner = _parts(below, schema)
+        of_value = list(_inner(nodes, step))
+        inner = _parts(of_value, schema)
         if not inner:
             missing = _path(test.steps[: number + 1])
             return f"its schema has no {missing}" if is_named else ""
@@ -71,8 +108,8 @@ def _misfit(test: Test, schema: Any, *, is_named: bool) -> str:
     if why := _no_comparison(test, nodes, schema, is_named=is_named):
         return why
     if not test.compares_lists:
-        below += _elements(nodes, schema)
-    return _never_equal(test, below, schema, is_named=is_named)
+        of_value += _elements(nodes, schema)
+    return _never_equal(test, of_value, tool, is_named=is_named)
 
 
 def _parts(nodes: Iterable[Any], root: Any) -> list[Node]:
@@ -218,6 +255,9 @@ def _items(part: Node, position: int | None = None) -> list[Any]:
     rest = part.get("items", part.get("unevaluatedItems", not part.keys() & _CARRIES))
     if isinstance(rest, list):
         rest = part.get("additionalItems", True)
+    if not first and (listed := _listed(part)):
+        lists = [each for each in listed if isinstance(each, list)]
+        first, rest = [{"enum": [one for each in lists for one in each]}], False
     if position is not None:
         return [rest] if position < length else []
     return [*first, rest] if len(first) < length else first
@@ -281,7 +321,8 @@ def _no_equality(
     if takes_both and any(map(_is_number, constants)):
         return f"{where} may be a number or its text: compare it by at_least and at_most"
     texts = [value for value in constants if isinstance(value, str)]
-    if why := next(filter(None, (_other_spelling(where, t, parts) for t in texts)), ""):
+    found = (_other_spelling(where, text, parts, is_named=is_named) for text in texts)
+    if why := next(filter(None, found), ""):
         return why
     for value in constants:
         for step, inner in _inside(value):
@@ -296,34 +337,30 @@ def _no_equality(
     return ""
 
 
-def _never_equal(test: Test, nodes: Sequence[Any], root: Any, *, is_named: bool) -> str:
-    """Why a value never equals a constant: it is judged in another form, or never accepted."""
-    constants, where = test.constants, _path(test.steps)
-    places = {id(node): place for place, node in _places(root)} if constants else {}
-    if not constants or any(id(node) not in places for node in nodes):
-        return ""  # the schema of some values stands in no single place
-    try:
-        validator = SchemaValidator(root)
-    except ToolDeclarationInvalid:
-        return ""  # such a tool is not offered
-    is_listed = any("enum" in part or "const" in part for part in _parts(nodes, root))
-    missed = 0
-    for constant in constants:
-        found = [validator.canonical_at(places[id(node)], constant) for node in nodes]
+def _never_equal(test: Test, nodes: Sequence[Any], tool: ToolSchema, *, is_named: bool) -> str:
+    """Why a value may not equal a constant: it is judged in another form, or never accepted."""
+    where, missed = _path(test.steps), 0
+    for constant in test.constants:
+        found = [tool.form(node, constant) for node in nodes]
         forms = [form for is_valid, form in found if is_valid]
-        if any(are_same(form, constant) for form in forms):
-            continue
-        if forms:
-            return f"{where} never equals this value: {_difference(constant, forms[0])}"
-        missed += 1
-    is_never = missed == len(constants) or (missed and not is_listed)
-    return f"{where} never equals what it is compared with" if is_named and is_never else ""
+        for form in forms:  # each may be the one that holds for a call
+            if not are_same(form, constant, in_any_order=True):
+                return f"{where} does not equal this value: {_difference(constant, form)}"
+        missed += not forms
+    if not missed or not is_named:
+        return ""
+    open_parts = [p for p in _parts(nodes, tool.root) if not p.keys() & {"enum", "const"}]
+    is_listed = all(p.keys() & _CARRIES or p.get("type") == "null" for p in open_parts)
+    is_never = missed == len(test.constants) or not is_listed
+    return f"{where} never equals what it is compared with" if is_never else ""
 
 
 def _difference(constant: Any, form: Any) -> str:
-    if isinstance(constant, dict) and (names := sorted(form.keys() - constant.keys())):
-        return f"an object without {', '.join(names)} gets the default; compare single fields"
-    return f"write it as {form!r}"
+    names = form.keys() - constant.keys() if isinstance(constant, dict) else ()
+    if names:
+        return f"without {', '.join(sorted(names))}, it gets the default; compare single fields"
+    shown = literal(form)
+    return f"write it as {shown}" if "null" not in shown else "compare its single fields"
 
 
 def _places(node: Any, place: str = "") -> Iterator[tuple[str, Any]]:
@@ -339,14 +376,22 @@ def _places(node: Any, place: str = "") -> Iterator[tuple[str, Any]]:
             yield from _places(inner, f"{place}/{pointer_step(str(key))}")
 
 
-def _other_spelling(where: str, text: str, parts: Sequence[Node]) -> str:
+def _other_spelling(where: str, text: str, parts: Sequence[Node], *, is_named: bool) -> str:
     """Why a text is not spelled as the value that is judged; empty if it may be."""
     for part in parts:
         format = part.get("format")
-        if isinstance(format, str) and (why := _MANY_SPELLINGS.get(format)):
-            return f"{where} is a {format}, which {why}: judge it by a hook"
-        if (right := spelled_by_type(format, text)) != text:
-            return f"{where} is compared as a {format}: write it as {right}"
+        if not isinstance(format, str):
+            continue
+        if why := _MANY_SPELLINGS.get(format):
+            return f"{where} has the format {format}, which {why}: judge it by a hook"
+        right = worker_spelling(format, text)
+        if right is None and is_named:
+            return f"{where} has the format {format}, and this value does not"
+        if right not in (None, text):
+            what = (
+                f"{where} is compared in one spelling of the format {format}: write it as {right}"
+            )
+            return what if is_canonical(format) else f"{what}, or judge it by a hook"
     return ""
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -47,6 +47,13 @@ class TurnNote(msgspec.Struct, frozen=True, gc=False):
     name: str = ""
     stop: str = ""
     is_answered: bool = False
+
+
+class NoteBatch(NamedTuple):
+    """Notes that are written together; `at` is fleet time."""
+
+    at: float
+    notes: Sequence[TurnNote]
 
 
 NOTED = "shared"
@@ -214,10 +221,10 @@ class Transport(Protocol):
         """The signed outcomes of ledger records; None for a missing one."""
         ...
 
-    async def note_turns(self, notes: Sequence[TurnNote], at: float) -> None:
-        """Store notes of turns, in this order; `at` is fleet time.
+    async def note_turns(self, batches: Sequence[NoteBatch]) -> None:
+        """Store notes of turns, in this order.
 
-        Idempotent with the same `at`.
+        Idempotent with the same `at` of each batch.
         """
         ...
 

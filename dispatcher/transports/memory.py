@@ -19,7 +19,7 @@ from toolpool.contract.ledger.protocols import (
 )
 from toolpool.contract.ledger.rate_counters import RateLedger
 from toolpool.contract.ledger.shared_runs import SharedLedger
-from toolpool.dispatcher.transports.base import NOTED, Survey, TurnNote
+from toolpool.dispatcher.transports.base import NOTED, NoteBatch, Survey, TurnNote
 
 _TURNS_KEPT = 10_000
 _TURNS: WeakKeyDictionary[MemoryServer, deque[TurnNote]] = WeakKeyDictionary()
@@ -188,9 +188,10 @@ class MemoryTransport:
         """The signed outcomes of ledger records; None for a missing one."""
         return [self._server.outcome(key) for key in keys]
 
-    async def note_turns(self, notes: Sequence[TurnNote], at: float) -> None:
-        """Store notes of turns, in this order; `at` is fleet time."""
-        self._turns += notes
+    async def note_turns(self, batches: Sequence[NoteBatch]) -> None:
+        """Store notes of turns, in this order."""
+        for batch in batches:
+            self._turns += batch.notes
 
     async def turns(self, session: str) -> list[TurnNote]:
         """The notes of a session, the oldest first."""

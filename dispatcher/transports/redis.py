@@ -43,7 +43,7 @@ from toolpool.contract.server.redis_clients import mapped
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import BACKGROUND_TIMEOUT
 from toolpool.dispatcher.transports import celery_message
-from toolpool.dispatcher.transports.base import Survey, TurnNote
+from toolpool.dispatcher.transports.base import NoteBatch, Survey, TurnNote
 from toolpool.dispatcher.transports.kombu import Broker
 
 log = logs.logger("transport")
@@ -399,14 +399,15 @@ class RedisTransport:
                 raise mapped(value, "HGET") from value
         return [None if isinstance(value, Exception) else value for value in found]
 
-    async def note_turns(self, notes: Sequence[TurnNote], at: float) -> None:
-        """Store notes of turns, in this order; `at` is fleet time."""
-        # One command for all of them: one each would cost as much as the calls.
-        key = self._names.turns(int(at // _HOUR))
-        members = {_member(note, int(at * 1e6) + n): 0 for n, note in enumerate(notes)}
+    async def note_turns(self, batches: Sequence[NoteBatch]) -> None:
+        """Store notes of turns, in this order."""
         pipeline = self._client.pipeline(transaction=False)
-        pipeline.zadd(key, members)
-        pipeline.expire(key, self._hours_kept * _HOUR)
+        for at, notes in batches:
+            # One command for all of them: one each would cost as much as the calls.
+            key = self._names.turns(int(at // _HOUR))
+            members = {_member(note, int(at * 1e6) + n): 0 for n, note in enumerate(notes)}
+            pipeline.zadd(key, members)
+            pipeline.expire(key, self._hours_kept * _HOUR)
         await pipeline.execute()
 
     async def turns(self, session: str) -> list[TurnNote]:

@@ -49,7 +49,7 @@ from toolpool.dispatcher.admission.breaker import Breaker
 from toolpool.dispatcher.calls.fleet_circuits import FleetCircuits
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.observer import Observers
-from toolpool.dispatcher.transports.base import Survey, TurnNote
+from toolpool.dispatcher.transports.base import NoteBatch, Survey, TurnNote
 from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.fleet_reader import describe, read_fleet
 from toolpool.fleet_state import described_dispatchers
@@ -260,10 +260,10 @@ async def test_the_notes_of_turns_are_found_after_a_jump(
     jumping: Jumping, transports: list[RedisTransport], jump: float
 ) -> None:
     one, other = transports
-    await one.note_turns([TurnNote("s", "t", "n")], one.server_time())
+    await one.note_turns([NoteBatch(one.server_time(), [TurnNote("s", "t", "n")])])
     jumping.jump(jump)
     await surveys(transports)
-    await one.note_turns([TurnNote("s", "u", "n")], one.server_time())
+    await one.note_turns([NoteBatch(one.server_time(), [TurnNote("s", "u", "n")])])
     assert [note.turn for note in await other.turns("s")] == ["t", "u"]
 
 

@@ -379,5 +379,5 @@ def test_a_hook_of_the_host_does_not_silently_replace_that_of_the_environment(
 ) -> None:
     given: Any = str(tmp_path / "p") if name == "policy" else lambda *_: None
     settings = Settings(**{name: "policy.toml" if name == "policy" else "math:sqrt"})
-    with pytest.raises(Misconfigured, match=f"TOOLPOOL_{name.upper()} is set, and Hooks"):
+    with pytest.raises(Misconfigured, match=f"both TOOLPOOL_{name.upper()} and Hooks"):
         Dispatcher.in_memory([tools], hooks=Hooks(**{name: given}), settings=settings)

@@ -11,7 +11,7 @@ from tests.integration.fleet import connected, running
 from tests.processes import kill_hard, python
 from tests.waiting import eventually
 from toolpool.contract.settings import Settings
-from toolpool.dispatcher.transports.base import TurnNote
+from toolpool.dispatcher.transports.base import NoteBatch, TurnNote
 from toolpool.dispatcher.transports.redis import RedisTransport
 
 pytestmark = pytest.mark.long
@@ -124,8 +124,10 @@ async def test_what_is_noted_of_turns_expires(redis_url: str) -> None:
         ]
         now = transport.server_time()
         for _ in range(2):  # a note that is written again is the same note
-            await transport.note_turns(notes[:1], now)
-        await transport.note_turns([*notes[1:], TurnNote("s2", "d", "n", "")], now + 1.0)
+            await transport.note_turns([NoteBatch(now, notes[:1])])
+        await transport.note_turns(
+            [NoteBatch(now + 1.0, [*notes[1:], TurnNote("s2", "d", "n", "")])]
+        )
         assert await transport.turns("s") == notes
         later = transport._clock.time() + 3600
         transport._clock.time = lambda: later  # type: ignore[method-assign]

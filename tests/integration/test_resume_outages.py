@@ -12,7 +12,7 @@ from tests.waiting import eventually
 from toolpool.contract.errors import ServerUnavailable
 from toolpool.contract.outcome import Executed
 from toolpool.dispatcher import resume
-from toolpool.dispatcher.transports.base import TurnNote
+from toolpool.dispatcher.transports.base import NoteBatch, TurnNote
 from toolpool.dispatcher.transports.memory import MemoryTransport
 
 MESSAGE = said(use("call_0", "x"))
@@ -36,12 +36,12 @@ class Outage:
 def outage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Outage]:
     state, write = Outage(), MemoryTransport.note_turns
 
-    async def note_turns(self: MemoryTransport, notes: Sequence[TurnNote], at: float) -> None:
+    async def note_turns(self: MemoryTransport, batches: Sequence[NoteBatch]) -> None:
         if state.is_on:
             state.refused += 1
             raise ServerUnavailable("step", sent=True, reason="(away)")
         await asyncio.sleep(state.seconds)
-        await write(self, notes, at)
+        await write(self, batches)
 
     monkeypatch.setattr(MemoryTransport, "note_turns", note_turns)
     yield state
@@ -176,3 +176,54 @@ async def test_a_call_whose_turn_cannot_be_looked_up_is_not_run(
     assert is_unknown(resumed)
     assert "queue_unreachable" in str(resumed)
     assert gate.came == ["x"]
+
+
+async def test_few_written_notes_are_remembered_while_more_keep_coming(outage: Outage) -> None:
+    async with alone([gated(Gate(), "read")]) as dispatcher:
+        resumer = dispatcher._parts.resumer
+        for number in range(5_000):
+            resumer._remember(TurnNote("s", f"t{number}", "n"))
+            if not number % 100:
+                await asyncio.sleep(0)
+        await eventually(lambda: resumer._sending is None, "they are written")
+        assert sum(len(batch.notes) for batch in resumer._written) == resumer._remembered
+        last = len(resumer._written[-1].notes)
+        assert resumer._remembered <= max(resume._REMEMBERED_AT_MOST, last)
+
+
+async def test_notes_that_are_written_again_keep_their_order_before_new_ones(
+    outage: Outage,
+) -> None:
+    """Also in an outage; what was noted meanwhile is written with them."""
+    async with alone([gated(Gate(), "read")]) as dispatcher:
+        resumer, noted = dispatcher._parts.resumer, dispatcher._parts.resumer._transport._turns
+        for turn in ("a", "b"):
+            resumer._remember(TurnNote("s", turn, "n"))
+            await eventually(lambda: resumer._sending is None, "it is written")
+        noted.clear()
+        outage.is_on = True
+        resumer.write_again()
+        await eventually(lambda: outage.refused, "it is tried")
+        resumer._remember(TurnNote("s", "c", "n"))
+        assert [note.turn for note in resumer._being_restored("s")] == ["a", "b"]
+        outage.is_on = False
+        await eventually(lambda: resumer._sending is None, "all are written")
+        assert [note.turn for note in noted if note.session == "s"] == ["a", "b", "c"]
+
+
+async def test_notes_that_were_written_as_the_epoch_changed_are_written_again() -> None:
+    async with alone([gated(Gate(), "read")]) as dispatcher:
+        resumer = dispatcher._parts.resumer
+        server, write = resumer._transport, resumer._transport.note_turns
+        batches: list[Sequence[NoteBatch]] = []
+
+        async def note_turns(given: Sequence[NoteBatch]) -> None:
+            batches.append(list(given))
+            await write(given)
+            if len(batches) == 1:
+                dispatcher._server.begin_epoch("another")
+
+        server.note_turns = note_turns
+        resumer._remember(TurnNote("s", "a", "n"))
+        await eventually(lambda: resumer._sending is None, "it is written")
+    assert [[batch.at for batch in given] for given in batches] == [[batches[0][0].at]] * 2

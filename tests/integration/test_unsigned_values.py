@@ -35,7 +35,7 @@ from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server.connection import keyring, open_async
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec, sealed
-from toolpool.dispatcher.transports.base import TurnNote
+from toolpool.dispatcher.transports.base import NoteBatch, TurnNote
 from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.fleet_reader import read_fleet, set_switch
 
@@ -227,7 +227,7 @@ async def test_junk_among_the_notes_of_turns_hides_no_note(settings: Settings, c
     await transport.open()
     await transport.survey([])
     await transport.note_turns(
-        [TurnNote("s", "t", "n", "", is_answered=False)], transport.server_time()
+        [NoteBatch(transport.server_time(), [TurnNote("s", "t", "n", "", is_answered=False)])]
     )
     client.zadd(key, dict.fromkeys(members, 0))
     assert [note.turn for note in await transport.turns("s")] == ["t"]

@@ -95,6 +95,8 @@ class SecretResolver:
                 answered.set_result(answer)
 
         def work() -> None:
+            if answered.done():  # nobody waits for it any more
+                return
             try:
                 answer = SecretAnswer(self._resolve(tenant=tenant, user=user, name=name))
             except BaseException as error:  # noqa: BLE001 - it is passed on

@@ -1,6 +1,8 @@
 """Threads that run one call after another."""
 
 import contextvars
+import functools
+import queue
 import threading
 from collections.abc import Iterator
 
@@ -31,3 +33,35 @@ def test_what_a_call_sets_is_not_set_for_the_next_session(pool: DaemonThreads) -
     pool.submit(work)
     wait_until(lambda: len(seen) == 2, "it has run again")
     assert seen == [(seen[0][0], "nobody")] * 2, "the same thread"
+
+
+def test_no_more_threads_than_allowed_are_started_and_further_work_waits() -> None:
+    threads = DaemonThreads("tool", at_most=2)
+    gate, ran = threading.Event(), queue.SimpleQueue[int]()
+
+    def work(number: int) -> None:
+        gate.wait(10)
+        ran.put(number)
+
+    for number in range(5):
+        threads.submit(functools.partial(work, number))
+    assert threads.threads == 2
+    gate.set()
+    assert {ran.get(timeout=10) for _ in range(5)} == set(range(5))
+    threads.close()
+
+
+def test_a_thread_that_cannot_be_started_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = DaemonThreads("tool", at_most=1)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            threads.submit(lambda: None)
+    ran = threading.Event()
+    threads.submit(ran.set)
+    assert ran.wait(10)
+    threads.close()

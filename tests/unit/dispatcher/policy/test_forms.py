@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 from toolpool.dispatcher.policy import conditions
 from toolpool.dispatcher.policy.conditions import Condition
-from toolpool.dispatcher.policy.schema_fit import misfit
+from toolpool.dispatcher.policy.schema_fit import ToolSchema, misfit
 
 TEXT, NUMBER, NULL = {"type": "string"}, {"type": "integer"}, {"type": "null"}
 LINE = {"type": "object", "properties": {"sku": TEXT}, "additionalProperties": False}
@@ -74,7 +74,7 @@ def test_one_value_and_a_list_of_them_are_judged_alike(
     path: str, schema: dict[str, Any], value: Any
 ) -> None:
     test = equals_evil(path)
-    assert misfit(test, root(schema), is_named=True) == ""
+    assert misfit(test, ToolSchema(root(schema)), is_named=True) == ""
     assert test.holds({"x": value}, for_all=False)
     assert not conditions.Test(Condition(argument=path, equals="good")).holds(
         {"x": value}, for_all=False
@@ -85,12 +85,12 @@ def test_one_value_and_a_list_of_them_are_judged_alike(
 def test_a_form_that_a_rule_cannot_see_into_denies_the_tool(
     path: str, schema: dict[str, Any], told: str
 ) -> None:
-    assert told in misfit(equals_evil(path), root(schema), is_named=False)
+    assert told in misfit(equals_evil(path), ToolSchema(root(schema)), is_named=False)
 
 
 @pytest.mark.parametrize(("path", "schema"), HARMLESS)
 def test_a_form_that_cannot_hold_the_value_is_harmless(path: str, schema: dict[str, Any]) -> None:
-    assert misfit(equals_evil(path), root(schema), is_named=True) == ""
+    assert misfit(equals_evil(path), ToolSchema(root(schema)), is_named=True) == ""
 
 
 @pytest.mark.parametrize("comparison", [{"longer_than": 3}, {"equals": ["evil"]}])
@@ -99,8 +99,8 @@ def test_a_list_is_not_compared_whole_where_one_value_may_stand_for_it(
 ) -> None:
     test = conditions.Test(Condition(argument="x", **comparison))
     schema = either(TEXT, listed(TEXT))
-    assert "one value or a list" in misfit(test, root(schema), is_named=False)
-    assert misfit(test, root(listed(TEXT)), is_named=False) == ""
+    assert "one value or a list" in misfit(test, ToolSchema(root(schema)), is_named=False)
+    assert misfit(test, ToolSchema(root(listed(TEXT))), is_named=False) == ""
 
 
 def test_a_rule_that_allows_needs_every_element() -> None:
@@ -199,7 +199,7 @@ def test_no_form_of_a_value_hides_it_from_a_rule_that_is_held_to_the_schema(
 ) -> None:
     schema, path = data.draw(SCHEMAS), "x" + "".join(data.draw(PATHS))
     test = equals_evil(path)
-    if misfit(test, root(schema), is_named=True):
+    if misfit(test, ToolSchema(root(schema)), is_named=True):
         return
     value = {"x": data.draw(values(schema))}
     if hidden(value, test.steps):

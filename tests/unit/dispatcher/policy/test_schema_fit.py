@@ -1,5 +1,6 @@
 """A rule that cannot be applied to a tool's arguments denies the tool, and operators are told."""
 
+import asyncio
 import json
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -23,7 +24,10 @@ from pydantic import (
 
 from tests.waiting import eventually
 from toolpool import Code, Dispatcher, Hooks, tool
+from toolpool.contract.schema.validator import SchemaValidator
 from toolpool.dispatcher.observer import HookFailure, Observer
+from toolpool.dispatcher.policy import schema_fit
+from toolpool.dispatcher.policy.rule_file import RuleFile
 from toolpool.dispatcher.policy.rules import parse
 
 ID = "00000000-0000-4000-8000-00000000000a"
@@ -202,13 +206,19 @@ CONSTANTS = [
     (datetime, "2026-01-02T03:04:05Z", "another offset"),
     (Any, {"a": [1, "b"]}, ""),
     (Noted, {"id": "a"}, "without memo"),
-    (list[Noted], [{"id": "a"}], "'memo': None"),
+    (list[Noted], [{"id": "a"}], "compare its single fields"),
+    (list[Card], [{"kind": "card"}], 'write it as [{"kind":"card","urgent":false}]'),
     (Noted, {"id": "a", "memo": "b"}, ""),
     (Annotated[Card | Transfer, Field(discriminator="kind")], {"kind": "card"}, "without urgent"),
     (Card | Noted, {"kind": "card", "urgent": False}, ""),
     ({"allOf": [{"$ref": "#/$defs/U"}]}, {"a": 1}, "without b"),
     (UUID4, ID.upper(), f"write it as {ID}"),
-    (date, "2026-1-2", "never equals"),
+    (date, "2026-1-2", "has the format date, and this value does not"),
+    (IPv4Network, "10.0.0.1/8", "has the format ipv4network"),
+    (UUID4, "hello", "has the format uuid4"),
+    ({"anyOf": [{"const": ["a"]}, {"type": "string", "maxLength": 2}]}, "zzz", "never equals"),
+    ({"properties": {"a": {}, "b": {"default": 1}}, "maxProperties": 1}, {"a": 1}, ""),
+    ({"type": "array", "maxItems": 2}, ["b", "a"], ""),
     (StrictStr3, "usd", "never equals"),
     (timedelta, "PT24H", "write it as P1D"),
     (Path, "/srv/prod/", "write it as /srv/prod"),
@@ -229,8 +239,10 @@ def test_each_of_several_constants_is_compared_in_the_spelling_that_is_judged(to
 def test_one_constant_that_is_never_valid_is_enough_unless_the_schema_lists_its_values() -> None:
     days, modes = TypeAdapter(date).json_schema(), {"enum": ["fast", "slow"]}
     given = {"constant": ["2026-01-02", "2026-1-2"], "key": "one_of"}
-    assert "never equals" in of_lines(days, "lines", **given)
+    assert "has the format date" in of_lines(days, "lines", **given)
     assert of_lines(modes, "lines", constant=["fast", "other"], key="one_of") == ""
+    some_listed = TypeAdapter(StrictStr3 | Literal["auto"]).json_schema()
+    assert "never equals" in of_lines(some_listed, "lines", constant=["auto", "x"], key="one_of")
     assert "never equals" in of_lines(modes, "lines", constant=["x", "y"], key="one_of")
 
 
@@ -375,3 +387,57 @@ def test_a_rule_that_can_decide_no_call_of_any_tool_is_idle() -> None:
         'argument = "mode"\nequals = "x"\n'
     )
     assert parse(text, "p.toml").idle([order.spec, other]) == ["typo"]
+
+
+RECURSIVE = {"type": "object", "properties": {"n": {"$ref": "#/$defs/N", "default": {}}}}
+
+
+def test_a_schema_whose_defaults_recurse_without_end_is_no_fault() -> None:
+    lines = {"$ref": "#/$defs/N", "$defs": {"N": RECURSIVE}}
+    assert "recurses too deeply" in of_lines(lines, "lines", constant={})
+
+
+def test_every_schema_that_applies_to_a_value_may_fill_in_a_default() -> None:
+    """Also one that stands beside the value's own, in `allOf` of the whole."""
+    with_default = {"properties": {"lines": {"properties": {"x": {"default": 1}}}}}
+    schema = {"properties": {"lines": {"type": "object"}}, "allOf": [with_default]}
+    spec = msgspec.structs.replace(order.spec, input_schema=schema)
+    text = '[[rule]]\naction = "deny"\nargument = "lines"\nequals = {y = 1}'
+    assert "without x" in parse(text, "p").misfit(spec)
+
+
+def test_a_schema_is_compiled_once_for_all_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Any] = []
+
+    class Counted(SchemaValidator):
+        def __init__(self, schema: Any) -> None:
+            compiled.append(schema)
+            super().__init__(schema)
+
+    monkeypatch.setattr(schema_fit, "SchemaValidator", Counted)
+    names = [f"f{number}" for number in range(100)]
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}}
+    spec = msgspec.structs.replace(order.spec, input_schema=schema)
+    text = "".join(
+        f'[[rule]]\naction = "deny"\nargument = "{name}"\nequals = "x"\n' for name in names
+    )
+    rules = parse(text, "p")
+    assert rules.misfit(spec) == ""
+    assert len(compiled) == 1
+
+
+async def test_the_file_is_followed_whatever_the_schemas_of_tools_are(tmp_path: Path) -> None:
+    file = tmp_path / "policy.toml"
+    rule = '[[rule]]\naction = "deny"\ntool = "a"\n'
+    file.write_text(rule)
+    followed, looked = RuleFile(file), list[int]()
+
+    def look() -> None:
+        looked.append(len(followed.rules))
+        raise ValueError("a fault")
+
+    following = asyncio.ensure_future(followed.follow(look))
+    await eventually(lambda: looked, "it is looked at")
+    file.write_text(rule * 2)
+    await eventually(lambda: looked[-1] == 2, "the new rules hold")
+    following.cancel()
