@@ -129,8 +129,14 @@ def _parts(nodes: Iterable[Any], root: Any) -> list[Node]:
         every += _values(part, "dependentSchemas")
         waiting += [{"type": [], **inner} if _is_untyped(inner) else inner for inner in every]
         for union in UNIONS:
-            waiting += [{} if inner is True else inner for inner in list_of(part.get(union))]
+            branches = [{} if inner is True else inner for inner in list_of(part.get(union))]
+            waiting += [_of_type(inner, part) for inner in branches]
     return found
+
+
+def _of_type(branch: Any, part: Node) -> Any:
+    """A branch of a union; without a type of its own, it has that of the schema around it."""
+    return {"type": part["type"], **branch} if _is_untyped(branch) and "type" in part else branch
 
 
 def _types(parts: Sequence[Node]) -> frozenset[str]:
@@ -152,7 +158,11 @@ def _is_untyped(part: Any) -> bool:
 
 def _is_anything(parts: Sequence[Node]) -> bool:
     """Whether the schema says nothing about the value: a rule on it cannot be wrong."""
-    return not parts or any(_is_untyped(part) and not part.keys() & _OF_PARTS for part in parts)
+    return all(_says_nothing(part) for part in parts if not part.keys() & _CARRIES)
+
+
+def _says_nothing(part: Node) -> bool:
+    return _is_untyped(part) and not part.keys() & _OF_PARTS
 
 
 def _values(part: Node, key: str) -> list[Any]:
@@ -206,8 +216,10 @@ def _other_form(parts: Sequence[Node], step: str | int | None, root: Any) -> str
     does not count, since both are compared. Null and listed constants hide nothing.
     """
     types = _types(parts) or _ANY
+    if not isinstance(step, str) and any(map(_says_nothing, parts)):
+        return "may be anything"
     if _is_anything(parts):
-        return "" if isinstance(step, str) else "may be anything"
+        return ""
     objects = [part for part in parts if "object" in _types([part])]
     if not isinstance(step, str):
         are_maps = {_is_map(part) for part in objects}
@@ -229,12 +241,14 @@ def _other_form(parts: Sequence[Node], step: str | int | None, root: Any) -> str
 
 def _inner(parts: Sequence[Node], step: str | int | None) -> Iterator[Any]:
     """The schemas one step below."""
+    if isinstance(step, str):
+        fields = [each for part in parts if _may_be_object(part) for each in _field(part, step)]
+        # A schema that does not name the field may stand beside one that does.
+        declared = [each for each in fields if each is not True]
+        yield from declared or fields
+        return
     for part in parts:
         types = _types([part])
-        if isinstance(step, str):
-            if "object" in types or part.keys() & {"properties", "additionalProperties"}:
-                yield from _field(part, step)
-            continue
         if "array" in types or part.keys() & {"items", "prefixItems"}:
             yield from _items(part, step)
         if step is None and "object" in types:
@@ -243,6 +257,10 @@ def _inner(parts: Sequence[Node], step: str | int | None) -> Iterator[Any]:
         alone = types - ({"array", "null"} if step == 0 else {"array", "object", "null"})
         if not step and alone and not _is_anything([part]):
             yield part
+
+
+def _may_be_object(part: Node) -> bool:
+    return "object" in _types([part]) or bool(part.keys() & {"properties", "additionalProperties"})
 
 
 def _items(part: Node, position: int | None = None) -> list[Any]:
@@ -272,9 +290,10 @@ def _field(part: Node, name: str) -> Iterator[Any]:
         return
     if isinstance(properties, dict) and name in properties:
         yield properties[name]
-    elif fit:
-        yield from fit
-    elif listed := _listed(part):
+    yield from fit
+    if fit or (isinstance(properties, dict) and name in properties):
+        return
+    if listed := _listed(part):
         values = [each[name] for each in listed if isinstance(each, dict) and name in each]
         if values:
             yield {"enum": values}
@@ -299,7 +318,9 @@ def _no_comparison(test: Test, parts: Sequence[Node], root: Any, *, is_named: bo
     """Why the condition cannot compare a value, or some of its forms; empty if it can."""
     condition, where, types = test.condition, _path(test.steps), _types(parts) or _ANY
     is_anything = _is_anything(parts)
-    if why := _wrong_type(test, where, types, is_anything=is_anything):
+    compared = parts if test.compares_lists else _with_elements(parts, root)
+    stated = [part for part in compared if not _says_nothing(part)]
+    if why := _wrong_type(test, where, _types(stated) or _ANY, is_anything=is_anything):
         return why
     if condition.missing and any(part.get("default") is not None for part in parts):
         return f"{where} is never missing: its schema gives it a default"
@@ -307,9 +328,7 @@ def _no_comparison(test: Test, parts: Sequence[Node], root: Any, *, is_named: bo
     is_whole = "string" in others if condition.longer_than is not None else bool(test.constants)
     if test.compares_lists and is_whole and "array" in types and others and not is_anything:
         return f"{where} may be one value or a list of them: give {where}[*] to compare each"
-    if not test.compares_lists:
-        parts = _with_elements(parts, root)
-    return _no_equality(where, test.constants, parts, root, is_named=is_named)
+    return _no_equality(where, test.constants, compared, root, is_named=is_named)
 
 
 def _no_equality(

@@ -289,6 +289,53 @@ HIDDEN = [
 ]
 
 
+EITHER_REQUIRED = {"anyOf": [{"type": "object", "required": [name]} for name in ("amount", "to")]}
+WIRE = {
+    "type": "object",
+    "properties": {
+        "amount": {"$ref": "#/$defs/D"},
+        "to": {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/P"}]},
+    },
+    **EITHER_REQUIRED,
+}
+HIDDEN += [
+    (WIRE, "lines.amount", "number or its text"),
+    (WIRE, "lines.to.amount", "in place of an object"),
+    ({**WIRE, "anyOf": [{"required": ["to"]}, {}]}, "lines.amount", "number or its text"),
+    ({"allOf": [{"type": "object"}, WIRE]}, "lines.amount", "number or its text"),
+    ({"anyOf": [{"type": "object"}, WIRE]}, "lines.amount", "number or its text"),
+]
+BESIDE_A_PATTERN = {
+    "type": "object",
+    "properties": {"x_id": {"type": "string"}},
+    "patternProperties": {"^x_": {"format": "uuid"}, "^y_": {"contentEncoding": "base64"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "path", "told"),
+    [
+        (WIRE, "lines.to", "an object in place of a value"),
+        (TypeAdapter(str | list[Line]).json_schema(), "lines", "an object in place of a value"),
+        (TypeAdapter(list[str | Line]).json_schema(), "lines", "an object in place of a value"),
+        (BESIDE_A_PATTERN, "lines.x_id", f"write it as {ID}"),
+        (BESIDE_A_PATTERN, "lines.y_b", "is encoded"),
+    ],
+    ids=str,
+)
+def test_a_text_may_stand_for_an_object_or_another_spelling(
+    schema: dict[str, Any], path: str, told: str
+) -> None:
+    assert told in of_lines(schema, path, constant=ID.upper(), tool="ord*")
+
+
+def test_each_element_of_a_list_may_be_compared_with_a_number() -> None:
+    text = '[[rule]]\naction = "deny"\nargument = "lines"\nabove = 5'
+    schema = {"properties": {"lines": {"type": "array", "items": {"type": "integer"}}}}
+    spec = msgspec.structs.replace(order.spec, input_schema=schema)
+    assert parse(text, "p").misfit(spec) == ""
+
+
 @pytest.mark.parametrize(("kind", "path", "told"), HIDDEN, ids=str)
 @pytest.mark.parametrize("tool", ["order", "ord*"])
 def test_other_forms_are_found_wherever_the_schema_has_them(
