@@ -153,6 +153,8 @@ class Walk:
             task.result()
 
     async def _do(self, what: str, host: Taking, story: Story) -> None:
+        if what == "resume" and not story.asked:
+            return  # without a note of its turn it would be another call than when it is asked
         tool, handle = story.case.tool, story.handles[-1] if story.handles else None
         began = time.monotonic()
         decision = Decision(began)
