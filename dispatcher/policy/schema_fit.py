@@ -158,7 +158,8 @@ def _is_untyped(part: Any) -> bool:
 
 def _is_anything(parts: Sequence[Node]) -> bool:
     """Whether the schema says nothing about the value: a rule on it cannot be wrong."""
-    return all(_says_nothing(part) for part in parts if not part.keys() & _CARRIES)
+    stated = [part for part in parts if not part.keys() & _CARRIES]
+    return all(map(_says_nothing, stated)) if stated else not parts
 
 
 def _says_nothing(part: Node) -> bool:
@@ -397,20 +398,23 @@ def _places(node: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 def _other_spelling(where: str, text: str, parts: Sequence[Node], *, is_named: bool) -> str:
     """Why a text is not spelled as the value that is judged; empty if it may be."""
+    unreadable, is_accepted = "", False
     for part in parts:
         format = part.get("format")
         if not isinstance(format, str):
+            listed = _listed(part)
+            is_accepted |= "string" in _types([part]) and (not listed or text in listed)
             continue
         if why := _MANY_SPELLINGS.get(format):
             return f"{where} has the format {format}, which {why}: judge it by a hook"
         right = worker_spelling(format, text)
-        if right is None and is_named:
-            return f"{where} has the format {format}, and this value does not"
-        if right not in (None, text):
-            what = (
-                f"{where} is compared in one spelling of the format {format}: write it as {right}"
-            )
-            return what if is_canonical(format) else f"{what}, or judge it by a hook"
+        if right is not None and right != text:
+            told = f"{where} has the format {format}: write it as {right}"
+            return told if is_canonical(format) else f"{told}, or judge it by a hook"
+        is_accepted |= right is not None
+        unreadable = format if right is None else unreadable
+    if unreadable and is_named and not is_accepted:
+        return f"{where} has the format {unreadable}, and this value does not"
     return ""
 
 
