@@ -12,7 +12,8 @@ from pathlib import Path
 import matplotlib
 
 matplotlib.use("svg")
-matplotlib.rcParams["svg.hashsalt"] = "toolpool"  # the same figures make the same file
+# The same figures make the same file.
+matplotlib.rcParams |= {"svg.hashsalt": "toolpool", "svg.fonttype": "none"}
 from matplotlib import pyplot  # noqa: E402
 
 _OURS, _LIMIT, _PEER = "#1f77b4", "#bbbbbb", "#ff9f4a"
