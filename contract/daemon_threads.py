@@ -9,7 +9,7 @@ Work = Callable[[], None]
 
 
 class DaemonThreads:
-    """Starts a thread when none is idle, `at_most` so many; without a thread, work waits."""
+    """A pool that starts a thread if none is idle, up to `at_most`; further work is queued."""
 
     def __init__(self, name: str, *, at_most: int | None = None) -> None:
         self._name = name

@@ -176,7 +176,7 @@ def require_channels(channels: Any) -> frozenset[Channel]:
         raise ValueError(f"channels must be a collection of some of {named}")
     for channel in channels:
         if channel not in CHANNELS:
-            raise ValueError(f"there is no channel {str(channel)[:40]!r}: there are {named}")
+            raise ValueError(f"unknown channel {str(channel)[:40]!r}: there are {named}")
     return frozenset(channels)
 
 
@@ -190,7 +190,7 @@ _MESSAGES = {
     Code.TOO_MANY_CALLS: "the response had too many calls",
     Code.RAISED: "the tool raised an error",
     Code.CRASHED: "the tool's process ended",
-    Code.BAD_RESULT: "the tool returned what it may not",
+    Code.BAD_RESULT: "the tool returned an invalid result",
     Code.REPORTED: "the tool reported a failure",
     Code.TIMEOUT: "the tool took too long",
     Code.CANCELLED: "the call was cancelled",

@@ -288,8 +288,8 @@ def secret_names(given: Any, signature: Signature, where: str) -> tuple[str, ...
     for name in names:
         if not isinstance(name, str) or not is_secret(name):
             raise ToolDeclarationInvalid(
-                f"{where}: {name!r} is not a secret name: letters, digits and the signs _ . and "
-                "-, the first no sign, 64 at most"
+                f"{where}: {name!r} is not a secret name: use up to 64 letters, digits, _, . and "
+                "-, and begin with a letter or digit"
             )
     if names and not signature.injected:
         raise ToolDeclarationInvalid(

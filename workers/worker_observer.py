@@ -172,7 +172,8 @@ class WorkerObserver(BaseObserver):
         """A claimed call was given back, to be run by another worker."""
 
     def unclaimed(self, call: RunFacts) -> None:
-        """A call was passed on: this worker lacks its tool, or this version of it."""
+        """A call was given back unclaimed: this worker lacks its tool or this version of it, a kill
+        switch denies it, or a limit is reached."""
 
     def refused(self, reason: str) -> None:
         """A message was dropped: it is foreign, damaged or too late."""

@@ -1,9 +1,9 @@
 """Repairs arguments that can have only one meaning.
 
 It converts a string that is JSON of the wanted type, a number or boolean in quotes, a member of an
-enum where a list of its members is wanted, and null for an optional field. It changes only what the
-validator objected to. The arguments are then validated again, and nothing is changed unless that
-succeeds, so a valid call is never touched.
+enum where a list of its members is wanted, and leaves out an optional field that is null. It
+changes only what the validator objected to. The arguments are then validated again, and nothing is
+changed unless that succeeds, so a valid call is never touched.
 """
 
 import json

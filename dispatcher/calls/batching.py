@@ -1,4 +1,4 @@
-"""Decides how many calls the next message of a queue carries. Has no side effects."""
+"""Decides how many calls the next message of a queue carries. Does no I/O."""
 
 from collections.abc import Sequence
 

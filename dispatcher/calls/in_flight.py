@@ -263,8 +263,8 @@ class InFlightCalls(Calls):
         """Open a call only to cancel it; nothing is sent.
 
         Its record is kept for `dedup_ttl`, so that another dispatcher whose turn waits finds it
-        cancelled. This record does not prove that the call never ran if it shares runs, since such
-        a call runs under another record, or if its turn is resumed.
+        cancelled. In two cases the record does not prove that the call never ran: the call shares
+        runs, which have records of their own, or its turn is resumed.
         """
         pending, is_new = self._accept(call, spec, turn, time.monotonic())
         if is_new:

@@ -157,7 +157,7 @@ class PendingCall(msgspec.Struct, eq=False):
     age: float = 0.0
     """The age of a reused result, in seconds."""
     reported_as: str = ""
-    """For a shared run: the root of the call as which observers see it."""
+    """For a shared run: the root of the call under which observers see it."""
     reported: CallFacts | None = None
     """The last facts reported: of this message, in this queue."""
     reported_message: CallMessage | None = None

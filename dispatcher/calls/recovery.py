@@ -241,7 +241,7 @@ class Recovery:
         self._observers.call("requeued", pending)
 
     async def _reopen(self, pending: PendingCall) -> None:
-        """Create the record that the server has lost once more, if the call may run twice.
+        """Create the lost record of a call again, if the call may run twice.
 
         The call gets the next attempt number, but is not bound to the new epoch: it may have
         started before the loss, so a missing record would prove nothing.

@@ -295,8 +295,8 @@ def _pattern(pattern: str) -> Holds:
         raise ValueError(f"the pattern {pattern!r} has an empty class: write \\] for a bracket")
     if any(set(flags) - set("im-") for flags in _FLAGS.findall(pattern)):
         raise ValueError(
-            f"the pattern {pattern!r} has a flag that ECMA-262 does not have; any sign, also a "
-            r"line break, is [\d\D]"
+            f"the pattern {pattern!r} has a flag that ECMA-262 does not have; [\\d\\D] "
+            "matches any character, line breaks too"
         )
     try:
         validator = jsonschema_rs.validator_for(
@@ -304,8 +304,8 @@ def _pattern(pattern: str) -> Holds:
         )
     except ValueError:
         raise ValueError(
-            f"the pattern {pattern!r} cannot be used: write one without looking around and back "
-            "references (https://json-schema.org/understanding-json-schema/reference/"
+            f"the pattern {pattern!r} cannot be used: lookaround and back references are "
+            "not supported (https://json-schema.org/understanding-json-schema/reference/"
             "regular_expressions)"
         ) from None
 

@@ -90,8 +90,8 @@ class RuleFile:
             said = "it no longer says how many rules it has: write `rules = …` at its top"
         elif self._text.rstrip() != text.rstrip() and self._text.startswith(text.rstrip()):
             said = (
-                "it ends before the file that was read last, and is otherwise the same: if that "
-                "is intended, add a comment at its end"
+                "it is the previous file without its end: if that is intended, add a comment at "
+                "its end"
             )
         if said:
             raise Misconfigured(f"the policy {self.path} cannot be used: {said}")

@@ -29,7 +29,8 @@ def call(
     arguments: Annotated[
         str,
         typer.Argument(
-            metavar="JSON", help="Its arguments as one object; `-` reads them, `@FILE` too."
+            metavar="JSON",
+            help="Its arguments as an object; `-` reads standard input, `@FILE` a file.",
         ),
     ] = "{}",
     tools: ToolsOption = None,

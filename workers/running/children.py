@@ -159,7 +159,7 @@ class ChildPool:
         """Warn once per tool and reason: a new process for every call makes a tool slow."""
         if why and (tool, why) not in self._logged_spent:
             self._logged_spent.add((tool, why))
-            log.warning("child_spent tool=%s: it left %s behind; replacing its process", tool, why)
+            log.warning("child_spent tool=%s reason=%s: its process is replaced", tool, why)
 
     async def _idle_child(self, ends_at: float) -> Child:
         """Wait for an idle child. Raises the exception of a failed start."""

@@ -1,10 +1,10 @@
 """Keeps a worker running: restarts it when it ends, and replaces it when it stops taking calls.
 
-A worker that sends nothing, frozen or hung, is killed. A worker that still runs but accepts no more
-calls (worn out, or not reading its queues) may have calls that will succeed: a successor is started
-beside it, then it accepts no new calls, and it exits when its calls have ended. A network failure
-never ends a worker; `toolpool.workers.supervision.stalled_connections` closes its connections
-instead.
+A worker that sends nothing, frozen or hung, is killed. A worker that still runs but takes no more
+calls (worn out, or not reading its queues) may finish those that it has: a successor is started
+first, then the old worker is told to drain, and it exits when its calls have ended. A network
+failure never ends a worker; `toolpool.workers.supervision.stalled_connections` closes its
+connections instead.
 """
 
 import contextlib
