@@ -36,7 +36,7 @@ _GROUP = 64
 _PATIENCE_SECONDS = 5.0
 _NEVER = float("inf")
 _ASKED_AT_ONCE = 128
-_TAKEN_AT_ONCE = 16
+_OPENED_AT_ONCE = 16
 """How many lost calls are opened again at once: each takes a connection for a round trip."""
 
 
@@ -186,9 +186,11 @@ class Recovery:
             queue=queue,
             give_up_at=now + _PATIENCE_SECONDS,
         )
+        # All at once: a call that was sent again may start, and end, at any moment.
         found = list(zip(suspects, asked, answers, strict=True))
-        for start in range(0, len(found), _TAKEN_AT_ONCE):
-            group = starmap(self._apply_answer, found[start : start + _TAKEN_AT_ONCE])
+        lost = [each for each in found if self._apply_answer(*each)]
+        for start in range(0, len(lost), _OPENED_AT_ONCE):
+            group = starmap(self._open_lost, lost[start : start + _OPENED_AT_ONCE])
             for error in await asyncio.gather(*group, return_exceptions=True):
                 if error is not None:
                     raise error
@@ -200,12 +202,13 @@ class Recovery:
             self._calls.refuse(pending, denial)
         return denial is None
 
-    async def _apply_answer(
+    def _apply_answer(
         self, suspect: tuple[PendingCall, str], message: CallMessage, answer: LedgerAnswer
-    ) -> None:
+    ) -> bool:
+        """Act on an answer. Returns whether the call's record has to be opened again."""
         pending, worker = suspect
         if not pending.is_open or pending.message is not message:  # it is another attempt by now
-            return
+            return False
         if worker and answer.state is not CallState.RUNNING:
             self._observers.call("lost", pending, worker)
         match answer.state:
@@ -216,12 +219,22 @@ class Recovery:
                 pending.in_attempt(answer.attempt)
                 self._calls.restart_queue_wait(pending)
                 self._sent_again(pending)
-            case CallState.UNCLAIMED if not pending.message.rerunnable:
-                await self._open_again(pending, pending.message.attempt)
             case CallState.MISSING | CallState.UNCLAIMED:
-                await self._reopen(pending)
+                return True
             case _:
                 self._take_what_is_known(pending, answer)
+        return False
+
+    async def _open_lost(
+        self, suspect: tuple[PendingCall, str], message: CallMessage, answer: LedgerAnswer
+    ) -> None:
+        pending, _ = suspect
+        if not pending.is_open or pending.message is not message:
+            return
+        if answer.state is CallState.UNCLAIMED and not message.rerunnable:
+            await self._open_again(pending, message.attempt)
+        else:
+            await self._reopen(pending)
 
     def _take_what_is_known(self, pending: PendingCall, answer: LedgerAnswer) -> None:
         match answer.state:
