@@ -390,11 +390,11 @@ ASKS = '[[rule]]\naction = "ask"\n'
         (DENIES, "", "has no rules"),
         (DENIES, "# all is well\n", "has no rules"),
         (DENIES, 'default = "allow"\n', "has no rules"),
-        (DENIES * 2, DENIES, "ends before"),
-        (DENIES + "# end\n", DENIES, "ends before"),
+        (DENIES * 2, DENIES, "without its end"),
+        (DENIES + "# end\n", DENIES, "without its end"),
         ("rules = 2\n" + DENIES * 2, "rules = 2\n" + DENIES, "says `rules = 2` and has 1"),
         ("rules = 1\n" + DENIES, DENIES + DENIES, "no longer says"),
-        ("rules = 1\n" + ASKS + 'approvers = ["ann"]\n', "rules = 1\n" + ASKS, "ends before"),
+        ("rules = 1\n" + ASKS + 'approvers = ["ann"]\n', "rules = 1\n" + ASKS, "without its end"),
     ],
 )
 def test_a_file_that_lost_rules_is_not_followed(
