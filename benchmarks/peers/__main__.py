@@ -54,7 +54,6 @@ SIDES = {
     "asyncio.gather": Side("limits_side", ("gather",), is_peer=False),
     "Redis pipeline": Side("limits_side", ("pipeline",), is_peer=False, loads=_ECHO),
 }
-LIMITS = ("asyncio.gather", "Redis pipeline")
 
 
 def set_up() -> None:

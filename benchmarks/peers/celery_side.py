@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import time
 from typing import Any
 
 import celery
@@ -32,8 +33,6 @@ def work(seconds: float) -> float:
 @app.task(name="wait")
 def wait(seconds: float) -> float:
     """Sleep."""
-    import time
-
     time.sleep(seconds)
     return seconds
 

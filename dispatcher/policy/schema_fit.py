@@ -192,7 +192,8 @@ def _of_any_name(part: Node) -> list[Any]:
 
 def _with_elements(parts: Sequence[Node], root: Any) -> list[Node]:
     """The schemas of a value, and of the elements of the lists that it may be."""
-    return _parts([*parts, *_elements(parts, root)], root)
+    elements = _parts(_elements(parts, root), root)
+    return [*parts, *(each for each in elements if each not in parts)]
 
 
 def _elements(parts: Sequence[Node], root: Any) -> list[Any]:
