@@ -7,6 +7,7 @@ time for any schema: see `toolpool.contract.schema.schema_limits`.
 
 import functools
 import re
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -15,7 +16,12 @@ import jsonschema_rs
 from toolpool.contract import encoding
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.schema import schema_limits
-from toolpool.contract.schema.canonical import Canonical
+from toolpool.contract.schema.canonical import (
+    WORKER_FORMATS,
+    Canonical,
+    spelled,
+    worker_spelling,
+)
 from toolpool.contract.schema.dialect import plain
 from toolpool.contract.schema.explain import Explainer
 from toolpool.contract.schema.json_values import json_type
@@ -97,19 +103,28 @@ class SchemaValidator:
         return arguments if self._validator.is_valid(arguments) else found
 
     def canonical_at(self, place: str, value: Any) -> tuple[bool, Any]:
-        """Whether a value is valid at a JSON pointer into the schema, and its canonical form there.
+        """Whether a worker's types accept a value at a JSON pointer into the schema, and its form.
 
-        Raises ValueError if the schema's defaults recurse without end.
+        The form is the canonical one, with formats as the types write them. Raises ValueError if
+        the schema's defaults recurse without end.
         """
-        return self._canonical.at(place, value)
+        return self._typed.at(place, value)
 
     @functools.cached_property
     def _canonical(self) -> Canonical:
+        return Canonical(self._schema, self._fits_at({}), spelled)
+
+    @functools.cached_property
+    def _typed(self) -> Canonical:
+        return Canonical(self._schema, self._fits_at(WORKER_FORMATS), worker_spelling)
+
+    def _fits_at(self, formats: Mapping[str, Callable[[str], bool]]) -> Callable[[str, Any], bool]:
+        """A test of a value against the schema at a place, with more formats."""
         registry = jsonschema_rs.Registry([(_ROOT, self._schema)])
 
         @functools.cache
         def at(place: str) -> jsonschema_rs.Validator:
-            return _compiled({"$ref": f"{_ROOT}#{quote(place)}"}, registry)
+            return _compiled({"$ref": f"{_ROOT}#{quote(place)}"}, registry, formats)
 
         def fits(place: str, value: Any) -> bool:
             try:
@@ -117,7 +132,7 @@ class SchemaValidator:
             except ToolDeclarationInvalid:  # a place below an embedded `$id`
                 return False
 
-        return Canonical(self._schema, fits)
+        return fits
 
     def _explain(self, arguments: Any) -> tuple[Problem, ...]:
         part = self._part_to_explain(arguments)
@@ -185,7 +200,9 @@ class SchemaValidator:
 
 
 def _compiled(
-    schema: dict[str, Any], registry: "jsonschema_rs.Registry | None" = None
+    schema: dict[str, Any],
+    registry: "jsonschema_rs.Registry | None" = None,
+    formats: Mapping[str, Callable[[str], bool]] | None = None,
 ) -> "jsonschema_rs.Validator":
     """Patterns run in linear time; with lookaround or backreferences, in bounded steps."""
     try:
@@ -195,11 +212,11 @@ def _compiled(
                 f"its input_schema is {size:,} bytes; at most {_BYTES_AT_MOST:,} are compiled"
             )
         try:
-            return _compile(schema, _LINEAR, registry)
+            return _compile(schema, _LINEAR, registry, formats)
         except jsonschema_rs.ValidationError as error:
             if "pattern" not in str(error):
                 raise
-            return _compile(schema, _BOUNDED, registry)
+            return _compile(schema, _BOUNDED, registry, formats)
     except (
         jsonschema_rs.ValidationError,
         jsonschema_rs.ReferencingError,
@@ -214,10 +231,18 @@ def _compiled(
 
 
 def _compile(
-    schema: dict[str, Any], patterns: Any, registry: "jsonschema_rs.Registry | None"
+    schema: dict[str, Any],
+    patterns: Any,
+    registry: "jsonschema_rs.Registry | None",
+    formats: Mapping[str, Callable[[str], bool]] | None,
 ) -> "jsonschema_rs.Validator":
     return jsonschema_rs.validator_for(
-        schema, validate_formats=True, pattern_options=patterns, offline=True, registry=registry
+        schema,
+        validate_formats=True,
+        formats=dict(formats) if formats else None,
+        pattern_options=patterns,
+        offline=True,
+        registry=registry,
     )
 
 

@@ -6,14 +6,15 @@ matching takes linear time: the text comes from a model.
 
 import math
 import re
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import jsonschema_rs
 import msgspec
 
 from toolpool.contract import encoding
+from toolpool.dispatcher.policy.equality import NotComparable, are_same, may_be_same
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+|\*)\]")
 _FLAGS = re.compile(r"\(\?([a-zA-Z-]+)[:)]")
@@ -57,24 +58,52 @@ Holds = Callable[[Any], bool]
 Steps = tuple[str | int | None, ...]
 """A path: names, positions, and None for every element."""
 
-_ABSENT = object()
-"""A placeholder for a missing value."""
+_ABSENT, _OTHER_FORM = object(), object()
+"""Placeholders for a missing value, and for one that may be in a form that the path cannot enter.
+"""
+
+
+class StepForms(NamedTuple):
+    """The forms in which a tool takes the value that a step of a path enters."""
+
+    listed: frozenset[str] = frozenset()
+    """Texts that its schema lists (`enum`), and that therefore contain nothing."""
+    is_map: bool = True
+    """Whether it may be a map. For a name: of objects that have this field, in place of one."""
+    is_object: bool = True
+    """Whether it may be one object in place of a list, if the step is no name."""
+
+
+class Reading(NamedTuple):
+    """How the schema of a tool reads a condition. By default, nothing is known of the schema."""
+
+    forms: Sequence[StepForms] = ()
+    """The forms by the number of the step; those of the value itself are the last."""
+    constants: Callable[[Any], list[Any]] = lambda constant: [constant]
+    """The forms in which a tool gets a constant, for example with defaults filled in."""
+    is_number: bool = False
+    """Whether texts may be numbers, as those of a Decimal."""
+
+
+AS_WRITTEN = Reading()
 
 
 class Test:
     """A compiled condition. Raises ValueError for an invalid one."""
 
-    def __init__(self, condition: Condition) -> None:
+    def __init__(self, condition: Condition, reading: Reading = AS_WRITTEN) -> None:
         if (condition.argument is None) == (condition.context is None):
             raise ValueError("a condition needs either `argument` or `context`")
         self.of_context = condition.argument is None
         path = condition.argument if condition.argument is not None else condition.context
         assert path is not None
+        self.path = path
         self.condition = condition
         self.steps = _steps(path)
+        self._reading = reading
         self._missing = condition.missing
-        self._comparisons = list(_comparisons(condition, in_any_order=True))
-        self._for_all = list(_comparisons(condition, in_any_order=False))
+        self._comparisons = list(_comparisons(condition, reading, is_loose=True))
+        self._for_all = list(_comparisons(condition, reading, is_loose=False))
         if not self._comparisons and condition.missing is None:
             raise ValueError(
                 f"the condition on {path!r} has no comparison: give it equals, differs_from, "
@@ -109,27 +138,112 @@ class Test:
         single = [v for v in (asked.equals, asked.differs_from) if v is not msgspec.UNSET]
         return single + (asked.one_of or []) + (asked.none_of or [])
 
+    def read_by(self, reading: Reading) -> "Test":
+        """The same test for the arguments of one tool."""
+        return Test(self.condition, reading)
+
     def holds(self, value: Any, *, for_all: bool) -> bool:
         """Whether it holds for all values at the path (`for_all`), or else for any.
 
-        Rules that allow pass `for_all`; their lists must then be in the same order. Otherwise the
-        order is ignored, since a list may stand for a set. Raises `RuleFailed`.
+        Rules that allow pass `for_all`: a value must then be exactly the one that the rule names.
+        For rules that deny or ask it is enough that the tool may take it as such. Raises
+        `RuleFailed` if that cannot be said.
         """
-        found = list(_at(value, self.steps, for_all=for_all))
+        found = list(self._at(value, 0, for_all=for_all))
         if not self.compares_lists:
             found = [element for one in found for element in _elements(one)]
         if not found:  # `[*]` of an empty list
             return self._missing is True
         comparisons = self._for_all if for_all else self._comparisons
-        results = (self._compared(one, comparisons) for one in found)
-        return all(results) if for_all else any(results)
+        results = (self._compared(one, comparisons, for_all=for_all) for one in found)
+        try:
+            return all(results) if for_all else any(results)
+        except NotComparable as error:
+            raise RuleFailed(f"{self.path}: {error}") from None
 
-    def _compared(self, value: Any, comparisons: list[Holds]) -> bool:
+    def _compared(self, value: Any, comparisons: list[Holds], *, for_all: bool) -> bool:
+        if value is _OTHER_FORM:
+            if for_all:
+                return False
+            raise RuleFailed(f"the arguments have another form than the path {self.path}")
         if value is _ABSENT or (self._missing is not None and value is None):
             return self._missing is True
         if self._missing is True:
             return False
-        return all(comparison(value) for comparison in comparisons)
+        try:
+            return all(comparison(value) for comparison in comparisons)
+        except NotComparable:
+            if not self._is_listed(value, len(self.steps)):
+                raise
+        exact = self._comparisons if for_all else self._for_all
+        return all(comparison(value) for comparison in exact)
+
+    def _is_listed(self, value: Any, number: int) -> bool:
+        return isinstance(value, str) and value in self._forms(number).listed
+
+    def _forms(self, number: int) -> StepForms:
+        forms = self._reading.forms
+        return forms[number] if forms else StepForms()
+
+    def _at(self, value: Any, number: int, *, for_all: bool) -> Iterator[Any]:
+        """The values below `value` at the path's steps from `number` on.
+
+        `_ABSENT` and `_OTHER_FORM` stand for branches that end early. A single value may stand for
+        a list of it, and is then the only element; a name means that field of each element.
+        """
+        if number == len(self.steps):
+            yield value
+            return
+        step = self.steps[number]
+        below = partial(self._at, number=number + 1, for_all=for_all)
+        if isinstance(value, list) and isinstance(step, int):
+            yield from below(value[step]) if step < len(value) else [_ABSENT]
+        elif isinstance(value, list):
+            for one in value:
+                yield from below(one) if step is None else self._at(one, number, for_all=for_all)
+        elif isinstance(value, dict) and not isinstance(step, str):
+            yield from self._of_each(value, number, for_all=for_all)
+        elif isinstance(value, dict):
+            yield from below(value[step]) if step in value else self._missing_in(value, number)
+        elif value is not None and not step:  # `[*]` or `[0]` of a single value
+            yield from below(value)
+        elif isinstance(value, (bool, type(None))) or isinstance(step, int):
+            yield _ABSENT
+        else:
+            yield _ABSENT if self._is_listed(value, number) else _OTHER_FORM
+
+    def _missing_in(self, value: dict[str, Any], number: int) -> Iterator[Any]:
+        """A placeholder for a field that an object does not have."""
+        is_map = self._forms(number).is_map and any(
+            each is not _ABSENT
+            for one in value.values()
+            if isinstance(one, (dict, list))
+            for each in self._at(one, number, for_all=True)
+        )
+        yield _OTHER_FORM if is_map else _ABSENT
+
+    def _of_each(self, value: dict[str, Any], number: int, *, for_all: bool) -> list[Any]:
+        """The values of each element of a map, or of one object in place of a list.
+
+        If it could be either, both are compared.
+        """
+        step, forms = self.steps[number], self._forms(number)
+        below = partial(self._at, number=number + 1, for_all=for_all)
+        is_whole = number + 1 == len(self.steps) and forms.is_map
+        is_compared = not is_whole or any(isinstance(each, dict) for each in self.constants)
+        of_object = list(below(value)) if forms.is_object and not step and is_compared else []
+        if not forms.is_map:
+            return of_object or [_ABSENT]
+        of_map = [each for one in value.values() for each in below(one)]
+        if isinstance(step, int):  # a map has no positions
+            of_map = [_OTHER_FORM for each in of_map if each is not _ABSENT]
+        of_object = [each for each in of_object if each is not _ABSENT and each is not _OTHER_FORM]
+        if of_object:
+            of_map = [each for each in of_map if each is not _OTHER_FORM]
+            if all(each is _ABSENT for each in of_map):
+                return of_object
+        found = of_map + of_object
+        return found if found or step is None else [_ABSENT]
 
 
 def _steps(path: str) -> Steps:
@@ -150,45 +264,12 @@ def _steps(path: str) -> Steps:
     return tuple(steps)
 
 
-def _at(value: Any, steps: Steps, *, for_all: bool) -> Iterator[Any]:
-    """The values at a path; `_ABSENT` for each branch that ends early.
-
-    A tool may accept a single value in place of a list: the value then counts as the list's only
-    element. A tool may also accept a list where the path continues with a name: the name then means
-    that field of each element.
-    """
-    below = partial(_at, for_all=for_all)
-    if not steps:
-        yield value
-        return
-    step, rest = steps[0], steps[1:]
-    if isinstance(value, list) and not isinstance(step, int):
-        for one in value:
-            yield from below(one, rest if step is None else steps)
-    elif step is None and isinstance(value, dict):
-        yield from _of_each(value, rest, for_all=for_all)
-    elif isinstance(step, int) and isinstance(value, list):
-        yield from below(value[step], rest) if step < len(value) else [_ABSENT]
-    elif isinstance(value, dict) and step in value:
-        yield from below(value[step], rest)
-    elif not step and value is not None:  # `[*]` or `[0]` of a single value in place of a list
-        yield from below(value, rest)
-    else:
-        yield _ABSENT
-
-
-def _of_each(value: dict[str, Any], rest: Steps, *, for_all: bool) -> list[Any]:
-    """The values at `rest` of each element of a map, or of one object in place of a list.
-
-    If it could be either, a rule that denies or asks compares both.
-    """
-    of_map = [each for one in value.values() for each in _at(one, rest, for_all=for_all)]
-    if not rest or (for_all and any(each is not _ABSENT for each in of_map)):
-        return of_map
-    of_object = [each for each in _at(value, rest, for_all=for_all) if each is not _ABSENT]
-    if of_object and all(each is _ABSENT for each in of_map):
-        return of_object
-    return of_map + of_object
+def shown_path(steps: Steps) -> str:
+    """A path as it is written in a policy file."""
+    shown = "".join(
+        f".{s}" if isinstance(s, str) else f"[{'*' if s is None else s}]" for s in steps
+    )
+    return shown.removeprefix(".")
 
 
 def _elements(value: Any) -> Iterator[Any]:
@@ -200,18 +281,16 @@ def _elements(value: Any) -> Iterator[Any]:
         yield from _elements(one)
 
 
-def _comparisons(condition: Condition, *, in_any_order: bool) -> Iterator[Holds]:
-    """The comparisons of the condition. `in_any_order`: a comparison that depends only on the order
-    of a list holds.
-    """
+def _comparisons(condition: Condition, reading: Reading, *, is_loose: bool) -> Iterator[Holds]:
+    """The comparisons of the condition. `is_loose`: they hold if in doubt."""
     if condition.equals is not msgspec.UNSET:
-        yield _same_as(condition.equals, in_any_order)
+        yield _one_of([condition.equals], reading, is_loose=is_loose)
     if condition.differs_from is not msgspec.UNSET:
-        yield _not(_same_as(condition.differs_from, not in_any_order))
+        yield _not(_one_of([condition.differs_from], reading, is_loose=not is_loose))
     if condition.one_of is not None:
-        yield _any_of(condition.one_of, in_any_order)
+        yield _one_of(condition.one_of, reading, is_loose=is_loose)
     if condition.none_of is not None:
-        yield _not(_any_of(condition.none_of, not in_any_order))
+        yield _not(_one_of(condition.none_of, reading, is_loose=not is_loose))
     for name in _NUMBERS:
         limit = getattr(condition, name)
         if limit is not None:
@@ -229,40 +308,30 @@ def _not(holds: Holds) -> Holds:
     return lambda value: not holds(value)
 
 
-def _same_as(wanted: Any, in_any_order: bool) -> Holds:
-    """A test for equality as in JSON: true is not 1, and 1 is 1.0.
+def _one_of(wanted: list[Any], reading: Reading, *, is_loose: bool) -> Holds:
+    """A test for equality with one of several constants.
 
-    Raises ValueError for a non-JSON value.
+    Raises ValueError for a non-JSON constant; the test raises `NotComparable` if it is loose.
     """
     if not encoding.is_json(wanted):
         raise ValueError("a value to compare with must be valid JSON: no date, nan or inf")
-    return lambda value: are_same(value, wanted, in_any_order=in_any_order)
+    read = [reading.constants(constant) for constant in wanted]
+    exact = [forms[0] if len(forms) == 1 else one for one, forms in zip(wanted, read, strict=True)]
+    forms = [form for forms in read for form in forms]
+
+    def may_hold(value: Any) -> bool:
+        of_kind = [form for form in forms if isinstance(form, list) or _is_alike(form, value)]
+        compared = of_kind if any(map(partial(_is_alike, value), of_kind)) else forms
+        return any(may_be_same(value, form, is_number=reading.is_number) for form in compared)
+
+    return may_hold if is_loose else lambda value: any(are_same(value, form) for form in exact)
 
 
-def are_same(one: Any, other: Any, *, in_any_order: bool = False) -> bool:
-    """Whether two values are equal as in JSON: true is not 1, and 1 is 1.0."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(
-            are_same(one[key], other[key], in_any_order=in_any_order) for key in one
-        )
-    if isinstance(one, list) and isinstance(other, list):
-        if in_any_order:
-            return _contains(one, other) and _contains(other, one)
-        return len(one) == len(other) and all(
-            map(partial(are_same, in_any_order=False), one, other)
-        )
-    return bool(one == other)
-
-
-def _contains(some: list[Any], others: list[Any]) -> bool:
-    return all(any(are_same(one, other, in_any_order=True) for one in some) for other in others)
-
-
-def _any_of(wanted: list[Any], in_any_order: bool) -> Holds:
-    tests = [_same_as(one, in_any_order) for one in wanted]
-    return lambda value: any(test(value) for test in tests)
+def _is_alike(one: Any, other: Any) -> bool:
+    """Whether both are objects, or both are single values."""
+    return isinstance(one, dict) == isinstance(other, dict) and not (
+        isinstance(one, list) or isinstance(other, list)
+    )
 
 
 def _number(name: str, limit: float) -> Holds:
@@ -285,6 +354,7 @@ def _number(name: str, limit: float) -> Holds:
     return holds
 
 
+@lru_cache(maxsize=1024)
 def _pattern(pattern: str) -> Holds:
     if _has_nested_class(pattern):
         raise ValueError(

@@ -11,7 +11,7 @@ from toolpool.contract import encoding
 from toolpool.contract.errors import Misconfigured
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.policy.conditions import Condition, RuleFailed, Steps, Test
-from toolpool.dispatcher.policy.schema_fit import ToolSchema, misfit
+from toolpool.dispatcher.policy.schema_fit import ToolSchema, Useless
 from toolpool.dispatcher.policy.verdict_types import (
     Allow,
     AskApproval,
@@ -73,25 +73,29 @@ class Rule:
         self._for_all = rule.action == "allow"
         own = Condition(**{name: getattr(rule, name) for name in Condition.__struct_fields__})
         conditions = [own, *rule.when] if own != Condition() else list(rule.when)
-        self._tests = [Test(condition) for condition in conditions]
+        self.tests = [Test(condition) for condition in conditions]
         if rule.action != "ask" and (rule.approvers or rule.expires is not None):
             raise ValueError("`approvers` and `expires` are for rules whose action is `ask`")
         if rule.approvers is not None and not rule.approvers:
             raise ValueError("`approvers` names nobody; leave it out if anyone may approve")
         self.verdict = checked(_verdict(rule))
 
-        self.paths = [test.steps for test in self._tests if not test.of_context]
+        self.paths = [test.steps for test in self.tests if not test.of_context]
 
-    def misfit(self, spec: ToolSpec, schema: ToolSchema, *, is_named: bool | None = None) -> str:
-        """Why it cannot be applied to a tool that it names; empty if it can.
+    def tests_of(
+        self, spec: ToolSpec, schema: ToolSchema, *, is_named: bool | None = None
+    ) -> "list[Test]":
+        """Its tests for the arguments of a tool that it names. Raises `Useless`.
 
-        See `schema_fit.misfit`.
+        Only a rule that names this very tool, and no pattern, has to match a possible call.
         """
         if self._effects not in (None, spec.effects or "undeclared"):
-            return ""
+            return self.tests
         is_named = spec.name in self._patterns if is_named is None else is_named
-        found = (misfit(t, schema, is_named=is_named) for t in self._tests if not t.of_context)
-        return next(filter(None, found), "")
+        return [
+            t if t.of_context else t.read_by(schema.reading(t, is_named=is_named))
+            for t in self.tests
+        ]
 
     def names(self, tool: str) -> bool:
         """Whether it names this tool."""
@@ -101,10 +105,23 @@ class Rule:
         """Whether it can match no call of this tool."""
         is_other = self._effects not in (None, spec.effects or "undeclared")
         is_other = is_other or not self.names(spec.name)
-        return is_other or bool(self.misfit(spec, schema, is_named=True))
+        return is_other or self.is_useless(spec, schema, is_named=True)
 
-    def fits(self, call: ProposedCall) -> bool:
-        """Whether it matches a call of a tool that it names. Raises `RuleFailed`."""
+    def is_useless(
+        self, spec: ToolSpec, schema: ToolSchema, *, is_named: bool | None = None
+    ) -> bool:
+        """Whether it cannot be applied to a tool that it names. See `tests_of`."""
+        try:
+            self.tests_of(spec, schema, is_named=is_named)
+        except Useless:
+            return True
+        return False
+
+    def fits(self, call: ProposedCall, tests: Sequence[Test]) -> bool:
+        """Whether it matches a call of a tool that it names, by its tests for that tool.
+
+        Raises `RuleFailed`.
+        """
         if self._effects is not None and self._effects != (call.effects or "undeclared"):
             return False
         if self._tenant is not None and not self._tenant.fullmatch(call.tenant):
@@ -116,12 +133,22 @@ class Rule:
                 test.holds(
                     call.context if test.of_context else call.arguments, for_all=self._for_all
                 )
-                for test in self._tests
+                for test in tests
             )
         except RuleFailed as error:
             raise RuleFailed(f"{self.name}: {error}") from None
         except (ValueError, RecursionError) as error:  # a value that is not Unicode, or too deep
             raise RuleFailed(f"{self.name}: {type(error).__name__}") from None
+
+
+class ToolRules(NamedTuple):
+    """The rules for one tool, each with its tests for the tool's arguments."""
+
+    digest: str
+    """The digest of the tool's spec."""
+    rules: list[tuple[Rule, Sequence[Test]]]
+    misfit: str = ""
+    """Which rule cannot be applied to the tool, and why; empty if all can."""
 
 
 class Rules:
@@ -141,7 +168,7 @@ class Rules:
         self._rules = rules
         self._default = RuleVerdict(default, DEFAULT)
         self._by_tool: dict[str, list[Rule]] = {}
-        self._misfits: dict[str, tuple[str, str]] = {}
+        self._of_tools: dict[str, ToolRules] = {}
 
     def __len__(self) -> int:
         return len(self._rules)
@@ -156,32 +183,44 @@ class Rules:
             rule.name
             for rule in self._rules
             if all(rule.is_idle(*tool) for tool in tools)
-            and not any(rule.names(tool[0].name) and rule.misfit(*tool) for tool in tools)
+            and not any(rule.names(tool[0].name) and rule.is_useless(*tool) for tool in tools)
         ]
 
     def misfit(self, spec: ToolSpec) -> str:
         """Which rule cannot be applied to a tool's arguments, and why; empty if all can."""
-        known = self._misfits.get(spec.name)
-        if known is None or known[0] != spec.digest:
-            schema = _schema_of(spec)
-            found = ((rule.name, rule.misfit(spec, schema)) for rule in self._for(spec.name))
-            text = next(
-                (f"{name} cannot be applied to it: {why}" for name, why in found if why), ""
-            )
-            known = self._misfits[spec.name] = spec.digest, text
-        return known[1]
+        return self._of_tool(spec).misfit
 
     def decide(self, call: ProposedCall, spec: ToolSpec | None = None) -> RuleVerdict:
         """The verdict on a call. Raises `RuleFailed`, also if a rule cannot be applied to the tool.
 
         `spec` is None for a tool that a provider runs.
         """
-        if spec is not None and (why := self.misfit(spec)):
+        if spec is None:
+            rules: Sequence[tuple[Rule, Sequence[Test]]] = [
+                (rule, rule.tests) for rule in self._for(call.tool)
+            ]
+        elif why := self.misfit(spec):
             raise RuleFailed(why)
-        for rule in self._for(call.tool):
-            if rule.fits(call):
+        else:
+            rules = self._of_tool(spec).rules
+        for rule, tests in rules:
+            if rule.fits(call, tests):
                 return RuleVerdict(rule.verdict, rule.name)
         return self._default
+
+    def _of_tool(self, spec: ToolSpec) -> ToolRules:
+        known = self._of_tools.get(spec.name)
+        if known is None or known.digest != spec.digest:
+            schema, found = _schema_of(spec), ToolRules(spec.digest, [])
+            for rule in self._for(spec.name):
+                try:
+                    found.rules.append((rule, rule.tests_of(spec, schema)))
+                except Useless as error:
+                    why = f"{rule.name} cannot be applied to it: {error}"
+                    found = ToolRules(spec.digest, [], why)
+                    break
+            known = self._of_tools[spec.name] = found
+        return known
 
     def paths(self, tool: str) -> tuple[Steps, ...]:
         """The paths that rules read in the arguments of a tool."""

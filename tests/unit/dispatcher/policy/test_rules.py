@@ -494,8 +494,10 @@ def test_one_object_in_place_of_a_list_is_its_only_element() -> None:
         inner,
     ):
         assert verdict(condition, proposed(line=line)) == Deny("")
-    for line in ({"sku": "ok"}, {"a": {"sku": "ok"}}, {}, {"qty": 1}):
+    for line in ({"sku": "ok"}, {"a": {"sku": "ok"}}, {}, {"a": {"qty": 1}}):
         assert verdict(condition, proposed(line=line)) == Allow()
+    with pytest.raises(RuleFailed, match="another form"):
+        verdict(condition, proposed(line={"qty": 1}))  # a map of numbers, or one object
     missing = 'argument = "line[*].sku"\nmissing = true'
     assert verdict(missing, proposed(line={"sku": "x"})) == Allow()
     assert verdict(missing, proposed(line={"a": {"sku": "x"}})) == Allow()

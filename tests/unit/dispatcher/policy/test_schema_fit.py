@@ -1,8 +1,9 @@
 """A rule that cannot be applied to a tool's arguments denies the tool, and operators are told."""
 
 import asyncio
+import contextlib
 import json
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -25,10 +26,13 @@ from pydantic import (
 from tests.waiting import eventually
 from toolpool import Code, Dispatcher, Hooks, tool
 from toolpool.contract.schema.validator import SchemaValidator
+from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.observer import HookFailure, Observer
 from toolpool.dispatcher.policy import schema_fit
+from toolpool.dispatcher.policy.conditions import RuleFailed
 from toolpool.dispatcher.policy.rule_file import RuleFile
-from toolpool.dispatcher.policy.rules import parse
+from toolpool.dispatcher.policy.rules import Rules, parse
+from toolpool.dispatcher.policy.verdict_types import Allow, Deny, ProposedCall
 
 ID = "00000000-0000-4000-8000-00000000000a"
 RAN: list[Any] = []
@@ -76,16 +80,10 @@ MISFITS = [
     ('argument = "kind"\nabove = 1', "kind is no number"),
     ('argument = "amount"\nlonger_than = 1', "amount has no length"),
     ('argument = "lines[*].sku"\nat_most = 3', "lines[*].sku is no number"),
-    ('argument = "either[*].sku"\nequals = "x"', "may be one object in place of a list"),
-    ('argument = "anything[*].sku"\nequals = "x"', "may be anything"),
-    ('argument = "anything.deep[0].down"\nequals = 1', "may be anything"),
     ('argument = "amuont"\nabove = 5', "its schema has no amuont"),
     ('argument = "lines[*].price"\nabove = 5', "its schema has no lines[*].price"),
     ('argument = "amount"\nequals = "5"', "amount never equals what it is compared with"),
     ('argument = "limit"\nmissing = true', "limit is never missing"),
-    ('argument = "price"\nequals = 500', "may be a number or its text"),
-    ('argument = "price"\nnone_of = ["500"]', "may be a number or its text"),
-    (f'argument = "account"\nequals = "{ID.upper()}"', f"write it as {ID}"),
 ]
 FITTING = [
     'argument = "lines[*].sku"\nmatches = "x"',
@@ -93,6 +91,12 @@ FITTING = [
     'argument = "by_zone[*].qty"\nabove = 1',
     'argument = "by_zone.north.qty"\nabove = 1',
     'argument = "either"\nlonger_than = 3',
+    'argument = "either[*].sku"\nequals = "x"',
+    'argument = "anything[*].sku"\nequals = "x"',
+    'argument = "anything.deep[0].down"\nequals = 1',
+    'argument = "price"\nequals = 500',
+    'argument = "price"\nnone_of = ["500"]',
+    f'argument = "account"\nequals = "{ID.upper()}"',
     'argument = "kind"\nmissing = true',
     'argument = "anything.deep.down"\nequals = 1',
     'argument = "amount"\nequals = 5',
@@ -116,31 +120,6 @@ def test_a_rule_that_cannot_be_held_to_a_schema_says_why(condition: str, told: s
 @pytest.mark.parametrize("condition", FITTING)
 def test_a_rule_that_can_be_held_to_a_schema(condition: str) -> None:
     assert misfit(condition) == ""
-
-
-@pytest.mark.parametrize(
-    ("lines", "told"),
-    [
-        ({"allOf": [{"type": "array", "items": {"type": "string"}}, {"minItems": 1}]}, ""),
-        ({"allOf": [{"type": "array"}, {"items": {"type": "string"}}]}, ""),
-        ({"$ref": "#/$defs/L", "description": "Lines."}, ""),
-        ({"anyOf": [{"type": "array"}, {}]}, "may be anything"),
-        ({"anyOf": [{"type": "array"}, {"type": "object"}]}, ""),
-        ({"oneOf": [{"type": "array"}, {"$ref": "#/$defs/O"}]}, "one object in place"),
-        ({"type": ["array", "object"], "properties": {"a": {}}}, "one object in place"),
-        ({"prefixItems": [{"type": "integer"}], "type": "array", "items": False}, "no text"),
-    ],
-)
-def test_what_a_schema_takes_is_found_wherever_it_says_so(lines: Any, told: str) -> None:
-    defs = {
-        "L": {"type": "array", "items": {"type": "string"}},
-        "O": {"type": "object", "properties": {"sku": {}}, "additionalProperties": False},
-    }
-    schema = {"type": "object", "properties": {"lines": lines}, "$defs": defs}
-    spec = msgspec.structs.replace(order.spec, input_schema=schema)
-    text = '[[rule]]\naction = "deny"\nargument = "lines[*]"\nmatches = "x"'
-    found = parse(text, "p").misfit(spec)
-    assert told in found if told else not found
 
 
 NO_SUCH_FIELD = [
@@ -193,57 +172,34 @@ class Encoded(BaseModel):
 
 StrictStr3 = Annotated[str, StringConstraints(pattern="^[A-Z]{3}$")]
 Code3 = Annotated[str, StringConstraints(pattern="^[A-Z]{2}$")]
-CONSTANTS = [
-    (dict[str, Decimal], {"a": 900}, "number or its text"),
-    (list[Decimal], [900], "number or its text"),
-    (list[UUID], [ID.upper()], f"write it as {ID}"),
-    (Priced, {"id": ID.upper(), "qty": 1}, f"write it as {ID}"),
-    (Priced, {"id": ID}, "without qty"),
-    (Priced, {"id": ID, "qty": "x"}, "never equals"),
-    (Priced, {"id": ID, "other": 1, "qty": 1}, "never equals"),
-    (Priced, {"id": ID, "qty": 1}, ""),
-    (list[Priced], [{"id": ID, "qty": 1}], ""),
-    (datetime, "2026-01-02T03:04:05Z", "another offset"),
-    (Any, {"a": [1, "b"]}, ""),
-    (Noted, {"id": "a"}, "without memo"),
-    (list[Noted], [{"id": "a"}], "compare its single fields"),
-    (list[Card], [{"kind": "card"}], 'write it as [{"kind":"card","urgent":false}]'),
-    (Noted, {"id": "a", "memo": "b"}, ""),
-    (Annotated[Card | Transfer, Field(discriminator="kind")], {"kind": "card"}, "without urgent"),
-    (Card | Noted, {"kind": "card", "urgent": False}, ""),
-    ({"allOf": [{"$ref": "#/$defs/U"}]}, {"a": 1}, "without b"),
-    (UUID4, ID.upper(), f"write it as {ID}"),
-    (date, "2026-1-2", "has the format date, and this value does not"),
-    (IPv4Network, "10.0.0.1/8", "has the format ipv4network"),
-    (UUID4, "hello", "has the format uuid4"),
-    (UUID4 | Literal["default"], "default", ""),
-    (UUID4 | Literal["default"], "other", "has the format uuid4"),
-    (UUID4 | str, "hello", ""),
-    ({"$ref": "#elsewhere"}, 5, "an object in place of a value"),
-    ({"anyOf": [{"const": ["a"]}, {"type": "string", "maxLength": 2}]}, "zzz", "never equals"),
-    ({"properties": {"a": {}, "b": {"default": 1}}, "maxProperties": 1}, {"a": 1}, ""),
-    ({"type": "array", "maxItems": 2}, ["b", "a"], ""),
-    (StrictStr3, "usd", "never equals"),
-    (timedelta, "PT24H", "write it as P1D"),
-    (Path, "/srv/prod/", "write it as /srv/prod"),
-    (IPv4Network, "10.0.0.0/255.0.0.0", "write it as 10.0.0.0/8"),
-    (PostgresDsn, "postgres://CORE.bank/db", "only the tool's type knows"),
-    (Encoded, {"data": "ZXZpbA=="}, "is encoded"),
+NEVER = [
+    (Priced, {"id": ID, "qty": "x"}),
+    (date, "2026-1-2"),
+    (IPv4Network, "10.0.0.1/8"),
+    (UUID4, "hello"),
+    (UUID4 | Literal["default"], "other"),
+    ({"anyOf": [{"const": ["a"]}, {"type": "string", "maxLength": 2}]}, "zzz"),
+    (StrictStr3, "usd"),
 ]
 
 
-@pytest.mark.parametrize("tool", ["order", "ord*"])
-def test_each_of_several_constants_is_compared_in_the_spelling_that_is_judged(tool: str) -> None:
-    schema = TypeAdapter(Noted).json_schema()
-    several = [{"id": "a", "memo": "b"}, {"id": "a"}]
-    told = of_lines(schema, "lines", tool=tool, constant=several, key="none_of")
-    assert "without memo" in told
+@pytest.mark.parametrize(("kind", "constant"), NEVER, ids=str)
+def test_a_constant_that_no_call_can_have_is_found(kind: Any, constant: Any) -> None:
+    schema = kind if isinstance(kind, dict) else TypeAdapter(kind).json_schema()
+    assert "never equals" in of_lines(schema, "lines", constant=constant)
+    assert of_lines(schema, "lines", constant=constant, tool="ord*") == ""
+
+
+def test_a_field_of_a_constant_that_the_schema_does_not_have_is_found() -> None:
+    schema, constant = TypeAdapter(list[Priced]).json_schema(), {"id": ID, "other": 1, "qty": 1}
+    for several in (constant, [constant]):
+        assert "its schema has no lines.other" in of_lines(schema, "lines", constant=several)
 
 
 def test_one_constant_that_is_never_valid_is_enough_unless_the_schema_lists_its_values() -> None:
     days, modes = TypeAdapter(date).json_schema(), {"enum": ["fast", "slow"]}
     given = {"constant": ["2026-01-02", "2026-1-2"], "key": "one_of"}
-    assert "has the format date" in of_lines(days, "lines", **given)
+    assert "never equals" in of_lines(days, "lines", **given)
     assert of_lines(modes, "lines", constant=["fast", "other"], key="one_of") == ""
     some_listed = TypeAdapter(StrictStr3 | Literal["auto"]).json_schema()
     assert "never equals" in of_lines(some_listed, "lines", constant=["auto", "x"], key="one_of")
@@ -256,43 +212,7 @@ def test_a_set_has_no_position() -> None:
     assert of_lines(schema, "lines[*]") == ""
 
 
-@pytest.mark.parametrize(("kind", "constant", "told"), CONSTANTS, ids=str)
-def test_an_object_or_list_is_compared_in_the_spelling_that_is_judged(
-    kind: Any, constant: Any, told: str
-) -> None:
-    schema = kind if isinstance(kind, dict) else TypeAdapter(kind).json_schema()
-    found = of_lines(schema, "lines", constant=constant)
-    assert told in found if told else not found
-
-
-HIDDEN = [
-    (Line | dict[Code3, Line], "lines.qty", "may be a map of objects"),
-    (list[Line] | dict[Code3, Line | int], "lines[*].qty", "in place of"),
-    (dict[Code3, Decimal], "lines[*]", "number or its text"),
-    (dict[Code3, dict[Code3, Decimal]], "lines[*][*]", "number or its text"),
-    ({"type": "object", "allOf": [{"$ref": "#/$defs/P"}]}, "lines.amount", "number or its text"),
-    ({"type": "object", "$ref": "#/$defs/P"}, "lines.amount", "number or its text"),
-    ({"type": "object", "oneOf": [{"$ref": "#/$defs/P"}]}, "lines.other", "has no lines.other"),
-    ({"properties": {"sku": {"type": "string"}}}, "lines.sku", "in place of an object"),
-    (Line | str | int | float | bool | list[Line] | None, "lines.sku", "in place of an object"),
-    ({"anyOf": [{"const": str(n)} for n in range(600)]}, "lines", "too many branches"),
-    (
-        {"type": "string", "if": {}, "then": {"contentEncoding": "base64"}},
-        "lines",
-        "is encoded",
-    ),
-    (
-        {
-            "type": "object",
-            "properties": {"a": {"type": "string"}},
-            "additionalProperties": {"$ref": "#/$defs/D"},
-        },
-        "lines[*]",
-        "number or its text",
-    ),
-]
-
-
+A_MAP_OF_DECIMALS = {"type": "object", "additionalProperties": {"$ref": "#/$defs/D"}}
 EITHER_REQUIRED = {"anyOf": [{"type": "object", "required": [name]} for name in ("amount", "to")]}
 WIRE = {
     "type": "object",
@@ -302,35 +222,210 @@ WIRE = {
     },
     **EITHER_REQUIRED,
 }
-HIDDEN += [
-    (WIRE, "lines.amount", "number or its text"),
-    (WIRE, "lines.to.amount", "in place of an object"),
-    ({**WIRE, "anyOf": [{"required": ["to"]}, {}]}, "lines.amount", "number or its text"),
-    ({"allOf": [{"type": "object"}, WIRE]}, "lines.amount", "number or its text"),
-    ({"anyOf": [{"type": "object"}, WIRE]}, "lines.amount", "number or its text"),
-]
 BESIDE_A_PATTERN = {
     "type": "object",
     "properties": {"x_id": {"type": "string"}},
     "patternProperties": {"^x_": {"format": "uuid"}, "^y_": {"contentEncoding": "base64"}},
 }
+CUSTOMER = {"type": "object", "properties": {"id": {"type": "string"}}}
+DEFAULT_BESIDE = {
+    "properties": {"y": {}},
+    "allOf": [{"properties": {"x": {"default": 1}}}],
+}
+MATCHED = [
+    (Line | dict[Code3, Line], "qty", 900, {"qty": 900, "sku": "a"}),
+    (list[Line] | dict[Code3, Line | int], "[*].qty", 900, {"AB": {"sku": "a", "qty": 900}}),
+    (list[Line] | dict[Code3, Line], "[*].qty", 900, [{"sku": "a", "qty": 900}]),
+    (dict[Code3, Decimal], "[*]", 900, {"AB": "9e2"}),
+    (dict[Code3, dict[Code3, Decimal]], "[*][*]", 900, {"AB": {"CD": "900.0"}}),
+    (Decimal, "", "900", "900.00"),
+    (Decimal, "", 900, 900.0),
+    (dict[str, Decimal], "", {"a": 900}, {"a": "900.0"}),
+    (list[Decimal], "", [900], ["900.0"]),
+    ({"type": "object", "allOf": [{"$ref": "#/$defs/P"}]}, "amount", 900, {"amount": "900"}),
+    ({"type": "object", "$ref": "#/$defs/P"}, "amount", 900, {"amount": "900"}),
+    ({**A_MAP_OF_DECIMALS, "properties": {"a": {"type": "string"}}}, "[*]", 900, {"b": "900"}),
+    (WIRE, "amount", 900, {"amount": "900"}),
+    ({**WIRE, "anyOf": [{"required": ["to"]}, {}]}, "amount", 900, {"amount": "900"}),
+    ({"allOf": [{"type": "object"}, WIRE]}, "amount", 900, {"amount": "900"}),
+    ({"anyOf": [{"type": "object"}, WIRE]}, "amount", 900, {"amount": "900"}),
+    (UUID, "", ID.upper(), ID.upper()),
+    (list[UUID], "", [ID.upper()], [ID]),
+    (UUID4, "", ID.upper(), ID),
+    (UUID4 | str, "", "hello", "hello"),
+    (UUID4 | Literal["default"], "", "default", "default"),
+    (Priced, "", {"id": ID.upper(), "qty": 1}, {"id": ID}),
+    (Priced, "", {"id": ID}, {"id": ID.upper(), "qty": 1}),
+    (Noted, "", {"id": "a"}, {"id": "a"}),
+    (list[Noted], "", [{"id": "a"}], [{"id": "a", "memo": None}]),
+    (list[Card], "", [{"kind": "card"}], [{"kind": "card", "urgent": False}]),
+    (
+        Annotated[Card | Transfer, Field(discriminator="kind")],
+        "",
+        {"kind": "card"},
+        {"kind": "card", "urgent": False},
+    ),
+    (Card | Noted, "", {"kind": "card", "urgent": False}, {"kind": "card"}),
+    ({"allOf": [{"$ref": "#/$defs/U"}]}, "", {"a": 1}, {"a": 1}),
+    (DEFAULT_BESIDE, "", {"y": 1}, {"y": 1}),
+    ({"properties": {"a": {}, "b": {"default": 1}}, "maxProperties": 1}, "", {"a": 1}, {"a": 1}),
+    ({"type": "array", "maxItems": 2}, "", ["b", "a"], ["a", "b"]),
+    (datetime, "", "2026-01-02T03:04:05Z", "2026-01-02T05:04:05+02:00"),
+    (time, "", "03:04:05Z", "04:04:05+01:00"),
+    (timedelta, "", "PT24H", "P1D"),
+    (Path, "", "/srv/prod/", "/srv/prod"),
+    (IPv4Network, "", "10.0.0.0/255.0.0.0", "10.0.0.0/8"),
+    (Any, "", {"a": [1, "b"]}, {"a": [1, "b"]}),
+    (Any, "", 900, "900"),
+    (Any, "", True, "true"),
+    (str | list[str], "", ["eve"], "eve"),
+    (list[str] | str, "", "eve", ["a", "eve"]),
+    (BESIDE_A_PATTERN, "x_id", ID.upper(), {"x_id": ID}),
+    (Line | Literal["self"], "", "self", "self"),
+    ({}, "[*].sku", "evil", {"a": {"sku": "evil"}}),
+    ({}, "[*].sku", "evil", {"sku": "evil"}),
+]
+NOT_COMPARABLE = [
+    (Line | dict[Code3, Line], "qty", {"AB": {"sku": "a", "qty": 900}}),
+    (Line | str | int | float | bool | list[Line] | None, "sku", "evil"),
+    (Line | int, "sku", 5),
+    (dict[Code3, Line | int], "[*].qty", {"AB": 5}),
+    ({"properties": {"sku": {"type": "string"}}}, "sku", "evil"),
+    (WIRE, "to", {"to": {"amount": 1}}),
+    (WIRE, "to.amount", {"to": "evil"}),
+    (str | list[Line], "", [{"sku": "evil"}]),
+    (list[str | Line], "", ["a", {"sku": "evil"}]),
+    (str | Line, "", {"sku": "evil"}),
+    (Any, "", {"name": "evil"}),
+    (Any, "id", "evil"),
+    (Any, "id", {"first": {"id": "evil"}}),
+    (Any, "[*].id", {"first": "evil"}),
+    (Any, "[0]", {"first": "evil"}),
+    (list[Line] | dict[str, Line], "[0].sku", {"first": {"sku": "evil"}}),
+    (list[Line] | dict[str, Line], "[1].sku", {"first": {"sku": "evil"}}),
+    (dict[str, Any], "by.id", {"by": [["evil"]]}),
+]
+UNHARMED = [
+    (Line | None, "sku", None),
+    (Line | bool, "sku", True),
+    (Line | Literal["self", "none"], "sku", "self"),
+    (Line, "sku", {"sku": "a"}),
+    (dict[str, Line], "[*].sku", {"sku": {"sku": "a"}}),
+    (list[Line] | Line, "[*].sku", {"sku": "a", "qty": 2}),
+    (list[Line] | Line, "[1].sku", {"sku": "evil", "qty": 2}),
+    (dict[str, Line], "north.qty", {"south": {"sku": "a"}}),
+    ({"type": "object"}, "id", {"name": "a"}),
+    (CUSTOMER, "id", {"address": {"id": "evil"}}),
+    (Line | Literal["self"], "", "self"),
+    (str, "", "007"),
+]
+
+
+def rule_on(
+    schema: dict[str, Any],
+    path: str,
+    constant: Any,
+    *,
+    action: str = "deny",
+    key: str = "equals",
+    tool: str = "order",
+) -> tuple[Rules, ToolSpec]:
+    """A rule on `lines` of a tool whose `lines` have this schema, and the tool."""
+    spec = msgspec.structs.replace(order.spec, input_schema=with_lines(schema))
+    where = f"lines.{path}" if path and path[0] != "[" else f"lines{path}"
+    text = f'[[rule]]\naction = "{action}"\ntool = "{tool}"\nargument = "{where}"'
+    default = 'default = "deny"\n' if action == "allow" else ""
+    return parse(f"{default}{text}\n{key} = {toml_of(constant)}", "p"), spec
+
+
+def judged(rules: Rules, spec: ToolSpec, value: Any) -> Any:
+    """The verdict on a call with this value for `lines`, as a dispatcher judges it."""
+    assert spec.input_schema is not None
+    validator = SchemaValidator(spec.input_schema)
+    assert validator.problems({"lines": value}) == ()
+    call = ProposedCall(
+        tool="order",
+        arguments=validator.canonical({"lines": value}),
+        call_id="c",
+        session=None,
+        turn=None,
+        tenant="",
+        context=None,
+        effects=spec.effects,
+        provider="",
+    )
+    return rules.decide(call, spec).verdict
+
+
+def schema_of(kind: Any) -> dict[str, Any]:
+    return kind if isinstance(kind, dict) else TypeAdapter(kind).json_schema()
+
+
+@pytest.mark.parametrize(("kind", "path", "constant", "value"), MATCHED, ids=str)
+def test_a_rule_matches_a_value_in_every_form_in_which_the_tool_takes_it(
+    kind: Any, path: str, constant: Any, value: Any
+) -> None:
+    rules, spec = rule_on(schema_of(kind), path, constant)
+    assert rules.misfit(spec) == ""
+    assert judged(rules, spec, value) == Deny("")
+    rules, spec = rule_on(schema_of(kind), path, constant, action="allow", key="differs_from")
+    assert isinstance(judged(rules, spec, value), Deny)
+
+
+@pytest.mark.parametrize(("kind", "path", "value"), NOT_COMPARABLE, ids=str)
+def test_a_value_in_a_form_that_a_rule_cannot_compare_denies_the_call(
+    kind: Any, path: str, value: Any
+) -> None:
+    rules, spec = rule_on(schema_of(kind), path, "evil")
+    if kind in (Line | dict[Code3, Line], dict[Code3, Line | int]) or path == "to.amount":
+        rules, spec = rule_on(schema_of(kind), path, 900)
+    assert rules.misfit(spec) == ""
+    with pytest.raises(RuleFailed, match="rule 1"):
+        judged(rules, spec, value)
+    rules, spec = rule_on(schema_of(kind), path, [False], action="allow", key="none_of")
+    if rules.misfit(spec) == "":
+        with contextlib.suppress(RuleFailed):
+            assert isinstance(judged(rules, spec, value), Deny)
+
+
+@pytest.mark.parametrize(("kind", "path", "value"), UNHARMED, ids=str)
+def test_a_form_that_contains_nothing_is_no_hindrance(kind: Any, path: str, value: Any) -> None:
+    rules, spec = rule_on(schema_of(kind), path, "evil", tool="ord*")
+    assert judged(rules, spec, value) == Allow()
 
 
 @pytest.mark.parametrize(
     ("schema", "path", "told"),
     [
-        (WIRE, "lines.to", "an object in place of a value"),
-        (TypeAdapter(str | list[Line]).json_schema(), "lines", "an object in place of a value"),
-        (TypeAdapter(list[str | Line]).json_schema(), "lines", "an object in place of a value"),
-        (BESIDE_A_PATTERN, "lines.x_id", f"write it as {ID}"),
+        ({"anyOf": [{"const": str(n)} for n in range(600)]}, "lines", "too many branches"),
+        ({"type": "string", "if": {}, "then": {"contentEncoding": "base64"}}, "lines", "encoded"),
         (BESIDE_A_PATTERN, "lines.y_b", "is encoded"),
+        (TypeAdapter(Encoded).json_schema(), "lines.data", "is encoded"),
+        (TypeAdapter(PostgresDsn).json_schema(), "lines", "only the tool's type knows"),
+        (TypeAdapter(set[str]).json_schema(), "lines[0]", "has no order"),
     ],
     ids=str,
 )
-def test_a_text_may_stand_for_an_object_or_another_spelling(
-    schema: dict[str, Any], path: str, told: str
+@pytest.mark.parametrize("tool", ["order", "ord*"])
+def test_what_no_call_would_show_is_found_wherever_the_schema_has_it(
+    schema: dict[str, Any], path: str, told: str, tool: str
 ) -> None:
-    assert told in of_lines(schema, path, constant=ID.upper(), tool="ord*")
+    assert told in of_lines(schema, path, tool=tool, constant="postgres://a/b")
+
+
+def test_an_encoded_field_of_a_constant_is_found() -> None:
+    schema = TypeAdapter(Encoded).json_schema()
+    assert "is encoded" in of_lines(schema, "lines", constant={"data": "ZXZpbA=="})
+
+
+def test_a_field_that_no_branch_has_is_found() -> None:
+    one_of = {"type": "object", "oneOf": [{"$ref": "#/$defs/P"}]}
+    assert "has no lines.other" in of_lines(one_of, "lines.other")
+    assert of_lines(one_of, "lines.other", tool="ord*") == ""
+
+
+def test_a_set_has_positions_for_all_elements_only() -> None:
+    assert of_lines(TypeAdapter(set[str]).json_schema(), "lines[*]") == ""
 
 
 def test_each_element_of_a_list_may_be_compared_with_a_number() -> None:
@@ -338,16 +433,6 @@ def test_each_element_of_a_list_may_be_compared_with_a_number() -> None:
     schema = {"properties": {"lines": {"type": "array", "items": {"type": "integer"}}}}
     spec = msgspec.structs.replace(order.spec, input_schema=schema)
     assert parse(text, "p").misfit(spec) == ""
-
-
-@pytest.mark.parametrize(("kind", "path", "told"), HIDDEN, ids=str)
-@pytest.mark.parametrize("tool", ["order", "ord*"])
-def test_other_forms_are_found_wherever_the_schema_has_them(
-    kind: Any, path: str, told: str, tool: str
-) -> None:
-    schema = kind if isinstance(kind, dict) else TypeAdapter(kind).json_schema()
-    found = of_lines(schema, path, tool=tool, constant=900)
-    assert told in found or (tool == "ord*" and told.startswith("has no") and not found)
 
 
 def test_nothing_that_a_schema_refers_to_is_fetched() -> None:
@@ -364,14 +449,18 @@ def of_lines(
     key: str = "equals",
 ) -> str:
     """Why a rule on this path cannot be applied to a tool whose `lines` have this schema."""
+    spec = msgspec.structs.replace(order.spec, input_schema=with_lines(lines))
+    text = f'[[rule]]\naction = "deny"\ntool = "{tool}"\nargument = "{path}"'
+    return parse(f"{text}\n{key} = {toml_of(constant)}", "p").misfit(spec)
+
+
+def with_lines(lines: dict[str, Any]) -> dict[str, Any]:
+    """A schema of arguments whose `lines` have this schema."""
     decimal = {"anyOf": [{"type": "number"}, {"type": "string"}]}
     product = {"type": "object", "properties": {"amount": decimal}}
     with_default = {"type": "object", "properties": {"a": {}, "b": {"default": 1}}}
     defs = {"P": product, "D": decimal, "U": with_default, **lines.get("$defs", {})}
-    schema = {"type": "object", "properties": {"lines": lines}, "$defs": defs}
-    spec = msgspec.structs.replace(order.spec, input_schema=schema)
-    text = f'[[rule]]\naction = "deny"\ntool = "{tool}"\nargument = "{path}"'
-    return parse(f"{text}\n{key} = {toml_of(constant)}", "p").misfit(spec)
+    return {"type": "object", "properties": {"lines": lines}, "$defs": defs}
 
 
 def toml_of(value: Any) -> str:
@@ -388,10 +477,19 @@ def test_a_rule_for_many_tools_needs_no_path_in_each_of_them() -> None:
     assert "no number" in misfit('argument = "kind"\nabove = 1', "ord*")
 
 
-def test_a_schema_that_is_not_checked_says_nothing_of_a_list() -> None:
+def test_a_schema_that_is_not_checked_may_have_any_value() -> None:
     unchecked = msgspec.structs.replace(order.spec, check_schema=False, digest="x")
-    text = '[[rule]]\naction = "deny"\nargument = "lines[*].sku"\nmatches = "x"'
-    assert "may be anything" in parse(text, "p").misfit(unchecked)
+    text = '[[rule]]\naction = "deny"\nargument = "lines[*].sku"\nequals = "evil"'
+    rules = parse(text, "p")
+    assert rules.misfit(unchecked) == ""
+    for value in ([{"sku": "evil"}], {"sku": "evil"}, {"a": {"sku": "evil"}}):
+        assert judged(rules, unchecked_with(unchecked), value) == Deny("")
+    with pytest.raises(RuleFailed):
+        judged(rules, unchecked_with(unchecked), "evil")
+
+
+def unchecked_with(spec: ToolSpec) -> ToolSpec:
+    return msgspec.structs.replace(spec, input_schema={"type": "object"})
 
 
 def test_a_rule_for_other_tools_is_not_looked_at() -> None:
@@ -414,7 +512,7 @@ async def test_a_tool_is_denied_by_a_rule_that_cannot_be_held_to_it(tmp_path: Pa
     policy = tmp_path / "policy.toml"
     policy.write_text(
         '[[rule]]\nname = "no knives"\ntool = "order"\naction = "deny"\n'
-        'argument = "either[*].sku"\nequals = "knife"'
+        'argument = "eihter[*].sku"\nequals = "knife"'
     )
     failures = Failures()
     line = {"sku": "knife"}
@@ -446,15 +544,6 @@ RECURSIVE = {"type": "object", "properties": {"n": {"$ref": "#/$defs/N", "defaul
 def test_a_schema_whose_defaults_recurse_without_end_is_no_fault() -> None:
     lines = {"$ref": "#/$defs/N", "$defs": {"N": RECURSIVE}}
     assert "recurses too deeply" in of_lines(lines, "lines", constant={})
-
-
-def test_every_schema_that_applies_to_a_value_may_fill_in_a_default() -> None:
-    """Also one that stands beside the value's own, in `allOf` of the whole."""
-    with_default = {"properties": {"lines": {"properties": {"x": {"default": 1}}}}}
-    schema = {"properties": {"lines": {"type": "object"}}, "allOf": [with_default]}
-    spec = msgspec.structs.replace(order.spec, input_schema=schema)
-    text = '[[rule]]\naction = "deny"\nargument = "lines"\nequals = {y = 1}'
-    assert "without x" in parse(text, "p").misfit(spec)
 
 
 def test_a_schema_is_compiled_once_for_all_rules(monkeypatch: pytest.MonkeyPatch) -> None:
