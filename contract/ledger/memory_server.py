@@ -585,9 +585,11 @@ class MemoryServer:
             return "approved"
         if end is CloseReason.DEADLINE and record.state == "approved":
             return None if self._others_live(closing.key, record, reply, end) else "expired"
-        if end not in (CloseReason.LEAVE, CloseReason.REFUSED) or self._others_live(
-            closing.key, record, reply, end
-        ):
+        is_for_all = end is CloseReason.REFUSED and record.state == "approved"
+        if end not in (CloseReason.LEAVE, CloseReason.REFUSED):
+            return None
+        # A refusal of an approved call is final for all: each would leave it to the others.
+        if not is_for_all and self._others_live(closing.key, record, reply, end):
             return None
         if end is CloseReason.LEAVE or closing.anew_after is None:
             return "cancelled"

@@ -63,7 +63,7 @@ class CloseReason(StrEnum):
     CANCEL = "cancel"  # cancelled: it ends for every dispatcher
     LEAVE = "leave"  # the caller stops waiting: it continues while another dispatcher waits
     REJECTED = "rejected"  # invalid: others' calls are not affected, and the caller does not wait
-    REFUSED = "refused"  # this dispatcher will not send it: others' calls are not affected
+    REFUSED = "refused"  # this dispatcher will not send it: sent calls are not affected
     UNAPPROVED = "unapproved"  # not approved in time, or not sent before the approval expired
     USED = "used"  # the approval of a provider-run call was used: it is valid once
     DENIED = "denied"  # sent, but must no longer be started: running calls are not affected

@@ -416,7 +416,10 @@ class Model:
             approval = "approved"
         elif end in (CloseReason.CANCEL, CloseReason.RESTORED):
             approval = "cancelled"
-        elif is_left and not self._is_wanted(key, record, others, reply, end):
+        elif is_left and (
+            (end is CloseReason.REFUSED and is_granted)
+            or not self._is_wanted(key, record, others, reply, end)
+        ):
             if is_late:
                 approval = "expired"
             elif end is CloseReason.LEAVE or not anew:

@@ -216,3 +216,35 @@ async def test_a_dispatcher_takes_over_no_call_outside_its_allow_list(
             assert result is not None
             assert result.ok
     assert RAN == [{"amount": 5, "mode": "plain"}]
+
+
+@pytest.mark.parametrize("is_denied", [True, False], ids=["denied", "switched off"])
+async def test_a_refusal_after_approval_ends_the_call_for_each_dispatcher_that_waits(
+    is_denied: bool,
+) -> None:
+    """None leaves it to the others, which refuse it as well."""
+    asked_for: list[str] = []
+
+    def answer(call: ProposedCall) -> Verdict | None:
+        asked_for.append(call.tool)
+        return Deny("the budget is spent") if is_denied and len(asked_for) > 2 else None
+
+    hooks = Hooks(before_call=answer)
+    async with (
+        Dispatcher.in_memory([pay], settings=QUICK, hooks=hooks) as one,
+        second(one, hooks, background_wait=0.05, queue_timeout=5.0) as two,
+    ):
+        handles = [(await asked(host)).handle for host in (one, two)]
+        waiting = [
+            asyncio.ensure_future(host.task_result(handle or "", session="s", wait=5))
+            for host, handle in zip((one, two), handles, strict=True)
+        ]
+        if not is_denied:
+            await two.deny("pay", reason="off")
+        await approved(two)
+        async with asyncio.timeout(5):
+            results = await asyncio.gather(*waiting)
+    assert RAN == []
+    assert [(r.code, r.executed) for r in results if r] == [(results[0].code, Executed.NO)] * 2
+    assert not is_denied or all(map(denied, results))
+    assert len(asked_for) < 6
