@@ -60,6 +60,7 @@ _REMOVED = {
     "record_files": "five rotated files of the record are kept",
     "record_size": "a file of the record is rotated at 64 MiB",
     "record_value": "values in the record are truncated at 256 KiB",
+    "hook_failure": "a policy that fails denies",
     "secrets_user": "the user is the value of `user` in the context of a call",
     "sentry_fingerprint": "TOOLPOOL_SENTRY_BEFORE_SEND may set the fingerprint of an event",
     "sentry_per_issue": "an issue has a tenth of TOOLPOOL_SENTRY_PER_MINUTE",
@@ -311,9 +312,6 @@ class Settings(BaseSettings):
     )
     hook_timeout: float = Field(
         default=5.0, gt=0, description="How long a hook or the source of secrets may take."
-    )
-    hook_failure: Literal["deny", "allow"] = Field(
-        default="deny", description="Whether a call is denied or allowed if its policy fails."
     )
     policy: str | None = Field(default=None, description="File of rules about calls.")
     policy_required: bool = Field(

@@ -56,7 +56,7 @@ class Wiring:
         self.in_flight = InFlightCalls(services, self.catalog, follows_catalog=follows_catalog)
         results = Results(
             wording,
-            self._result_policy(settings, wording),
+            self._result_policy(wording),
             settings.tenant,
             offers=self.acceptance.offers,
             with_texts=settings.error_texts,
@@ -113,8 +113,6 @@ class Wiring:
         )
         self.in_flight.ended_calls.on_new_epoch = self.resumer.write_again
 
-    def _result_policy(self, settings: Settings, wording: Wording) -> ResultPolicy | None:
+    def _result_policy(self, wording: Wording) -> ResultPolicy | None:
         hook = self.hooks.after_result
-        if hook is None:
-            return None
-        return ResultPolicy(settings, wording, self.observers, hook)
+        return ResultPolicy(wording, self.observers, hook) if hook is not None else None

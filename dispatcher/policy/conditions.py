@@ -317,7 +317,7 @@ def _one_of(wanted: list[Any], reading: Reading, *, is_loose: bool) -> Holds:
         raise ValueError("a value to compare with must be valid JSON: no date, nan or inf")
     read = [reading.constants(constant) for constant in wanted]
     exact = [forms[0] if len(forms) == 1 else one for one, forms in zip(wanted, read, strict=True)]
-    forms = [form for forms in read for form in forms]
+    forms = [*wanted, *(form for forms in read for form in forms)]
 
     def may_hold(value: Any) -> bool:
         of_kind = [form for form in forms if isinstance(form, list) or _is_alike(form, value)]

@@ -1,7 +1,7 @@
 """Decides about valid calls: by the rules of a file, a hook of the host, and the tool's
 declaration.
 
-The strictest verdict holds. A policy that fails denies, unless the settings say otherwise.
+The strictest verdict holds. A policy that fails denies.
 """
 
 import asyncio
@@ -199,8 +199,7 @@ class Policy:
             call = _with_arguments(call, offer.canonical(call.arguments or {}))
         except ValueError as error:
             self._tell_failure(call, "rule", str(error))
-            if failed := self._failed(call, "a rule"):
-                return failed
+            return self._failed(call, "a rule")
         judgement = self._judge(call, offer, options, None)
         if judgement.refusal is not None:
             return judgement
@@ -215,7 +214,7 @@ class Policy:
             verdict = _verdict(answer)
         except HookFailed as error:
             self._tell_failure(call, HOOK, error.kind, error.__cause__)
-            return self._failed(call, HOOK) or judgement
+            return self._failed(call, HOOK)
         if isinstance(verdict, Allow) or (is_approved and isinstance(verdict, Rewrite)):
             return judgement
         return self._judge(call, offer, options, verdict)
@@ -229,7 +228,7 @@ class Policy:
         if isinstance(verdict, Rewrite):
             rewritten = self._rewritten(call, offer, verdict)
             if rewritten is None:
-                return self._failed(call, HOOK) or self._judge(call, offer, options, None)
+                return self._failed(call, HOOK)
             call = rewritten
         elif verdict is not None:
             said.append((verdict, HOOK))
@@ -239,8 +238,7 @@ class Policy:
                 said.append((decided.verdict, decided.rule))
             except RuleFailed as error:
                 self._tell_failure(call, "rule", str(error))
-                if failed := self._failed(call, "a rule"):
-                    return failed
+                return self._failed(call, "a rule")
         if offer.spec.approval is True and not any(isinstance(v, AskApproval) for v, _ in said):
             said.append((AskApproval(), DECLARED))
         strictest, by = self._strictest(said or [(Allow(), HOOK if self._hook else "")])
@@ -314,10 +312,8 @@ class Policy:
         told = texts.rewritten(changed, verdict.note, self._wording) if changed else verdict.note
         return msgspec.structs.replace(_with_arguments(call, arguments), policy_note=told or None)
 
-    def _failed(self, call: ToolCall, by: str) -> Judgement | None:
-        """Deny after a failure; None if the settings let the call run."""
-        if self._settings.hook_failure == "allow":
-            return None
+    def _failed(self, call: ToolCall, by: str) -> Judgement:
+        """The denial of a call whose policy failed."""
         text = self._wording.words.policy_failed
         return Judgement(call, not_queued(Code.DENIED, text), by=f"{by}, which failed")
 
@@ -380,7 +376,7 @@ def _verdict(answer: Any) -> Verdict:
     """The hook's answer. Raises `HookFailed` if it is not a verdict."""
     if answer is None:
         return Allow()
-    if answer is False:  # never an approval, even with `hook_failure`
+    if answer is False:
         return Deny()
     if not isinstance(answer, (Allow, Deny, Rewrite, AskApproval)):
         raise HookFailed(HOOK, f"it answered a {type(answer).__name__}, and no verdict")

@@ -32,10 +32,9 @@ class Hooks:
     `before_call(call)` decides about a valid call: None or `Allow()`, `Deny(reason)`,
     `Rewrite(arguments)` or `AskApproval(reason)`. `after_result(result, call)` may return
     `Replace(…)`, to be read in place of a result. If one of these two fails, the call is denied or
-    its result withheld, unless the setting `hook_failure` says otherwise. `on_loop(loop)` is called
-    before a looping call is refused: a true value lets it run. `on_event(event)` gets every event
-    of this dispatcher, `on_approval(approval)` every call that begins to wait for approval here;
-    their exceptions are logged.
+    its result withheld. `on_loop(loop)` is called before a looping call is refused: a true value
+    lets it run. `on_event(event)` gets every event of this dispatcher, `on_approval(approval)`
+    every call that begins to wait for approval here; their exceptions are logged.
 
     `policy` is a file of rules, `policy.toml`, which is reloaded when it changes.
     """

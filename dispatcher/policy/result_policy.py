@@ -7,7 +7,6 @@ import msgspec
 from toolpool.contract import encoding
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.result import ToolResult
-from toolpool.contract.settings import Settings
 from toolpool.dispatcher.host.hook import Hook, HookFailed
 from toolpool.dispatcher.messages.wording import Wording
 from toolpool.dispatcher.observer import Observers
@@ -17,17 +16,13 @@ HOOK = "after_result"
 
 
 class ResultPolicy:
-    """The result policy of one dispatcher. If the hook fails, the result is withheld, unless the
-    settings say otherwise.
+    """The result policy of one dispatcher. If the hook fails, the result is withheld.
 
     It is called for every tool result that a model or a host reads: at once, later by its handle,
     and page by page.
     """
 
-    def __init__(
-        self, settings: Settings, wording: Wording, observers: Observers, hook: Hook
-    ) -> None:
-        self._settings = settings
+    def __init__(self, wording: Wording, observers: Observers, hook: Hook) -> None:
         self._wording = wording
         self._observers = observers
         self._hook = hook
@@ -42,8 +37,6 @@ class ResultPolicy:
             self._observers.hook_failed(
                 HOOK, error.kind, error.__cause__, tool=result.name, call_id=result.call_id
             )
-        if self._settings.hook_failure == "allow":
-            return result
         self._observers.audited(
             "withheld",
             tool=call.tool,

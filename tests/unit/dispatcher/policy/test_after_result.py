@@ -15,7 +15,6 @@ from toolpool import (
     Hooks,
     ProposedCall,
     Replace,
-    Settings,
     ToolError,
     ToolResult,
     tool,
@@ -191,13 +190,6 @@ async def test_where_the_hook_fails_the_result_is_withheld(answer: Any, tmp_path
         result = (await dispatcher.dispatch(ask("card"), session="s-1"))[0]
     assert (result.ok, result.code, result.executed) == (False, Code.DENIED, Executed.YES)
     assert CARD not in str(result) + record.read_text()
-
-
-async def test_a_setting_shows_results_where_the_hook_fails() -> None:
-    settings = Settings(hook_failure="allow")
-    hooks = Hooks(after_result=lambda *_: 5)  # type: ignore[arg-type, return-value]
-    async with Dispatcher.in_memory(TOOLS, settings=settings, hooks=hooks) as dispatcher:
-        assert (await dispatcher.dispatch(ask("card")))[0].data["card"] == CARD
 
 
 async def test_what_a_hook_does_to_the_data_it_sees_changes_nothing() -> None:

@@ -158,10 +158,9 @@ async def test_a_verdict_of_no_use_denies(verdict: Any, session: str | None) -> 
     assert (result.code, result.executed, RAN) == (Code.DENIED, Executed.NO, [])
 
 
-async def test_a_denial_without_a_reason_denies_where_a_failure_would_allow() -> None:
-    settings = Settings(hook_failure="allow")
+async def test_a_denial_without_a_reason_denies() -> None:
     for denial in (Deny(None), False):  # type: ignore[arg-type]
-        result = await asked(lambda _, denial=denial: denial, settings=settings)
+        result = await asked(lambda _, denial=denial: denial)
         assert (result.code, RAN) == (Code.DENIED, [])
 
 
@@ -298,12 +297,6 @@ async def test_a_policy_that_fails_denies(hook: Any) -> None:
     result = await asked(hook)
     assert (result.code, result.executed, RAN) == (Code.DENIED, Executed.NO, [])
     assert "SECRET" not in str(result.payload())
-
-
-@pytest.mark.parametrize("hook", [_raises, _raises_async, lambda _: "yes"])
-async def test_a_setting_lets_calls_run_where_their_policy_fails(hook: Any) -> None:
-    result = await asked(hook, settings=Settings(hook_failure="allow"))
-    assert result.ok and RAN == [900]
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])

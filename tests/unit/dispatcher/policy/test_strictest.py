@@ -15,7 +15,6 @@ from toolpool import (
     Hooks,
     Misconfigured,
     ProposedCall,
-    Rewrite,
     Settings,
     ToolResult,
     tool,
@@ -84,17 +83,6 @@ async def test_a_shared_call_without_a_common_approver_is_denied(tmp_path: Path)
     result = await asked(hooks)
     assert (result.code, result.executed, RAN) == (Code.DENIED, Executed.NO, [])
     assert result.error == "Tool 'pay' was not run: there is nobody who may approve it."
-
-
-async def test_rules_hold_where_a_rewrite_cannot_be_used_and_failures_allow(tmp_path: Path) -> None:
-    hooks = Hooks(
-        before_call=lambda _: Rewrite({"amount": "no number"}),
-        policy=rules(tmp_path, 'action = "ask"'),
-    )
-    settings = Settings(hook_failure="allow")
-    async with Dispatcher.in_memory([pay], hooks=hooks, settings=settings) as dispatcher:
-        result = (await dispatcher.dispatch(CALL, session="s", wait=0.01))[0]
-        assert result.is_running and RAN == []
 
 
 async def _answers_late(_: ProposedCall) -> bool:
