@@ -60,6 +60,10 @@ _REMOVED = {
     "record_files": "five rotated files of the record are kept",
     "record_size": "a file of the record is rotated at 64 MiB",
     "record_value": "values in the record are truncated at 256 KiB",
+    "max_calls_per_child": "a child process is replaced after 10,000 calls",
+    "child_calls": "a child process is replaced after 10,000 calls",
+    "failure_loop_action": "Hooks(on_loop=...) lets a call in a loop run",
+    "loop_action": "Hooks(on_loop=...) lets a call in a loop run",
     "hook_failure": "a policy that fails denies",
     "secrets_user": "the user is the value of `user` in the context of a call",
     "sentry_fingerprint": "TOOLPOOL_SENTRY_BEFORE_SEND may set the fingerprint of an event",
@@ -82,14 +86,12 @@ _RENAMED = {
     "max_arguments": "max_argument_bytes",
     "max_result": "max_result_bytes",
     "output_page": "output_page_characters",
-    "child_calls": "max_calls_per_child",
     "rate_over": "rate_limit_action",
     "breaker_rate": "circuit_failure_rate",
     "breaker_calls": "circuit_minimum_calls",
     "breaker_pause": "circuit_reset_timeout",
     "retry_pause": "retry_delay",
     "loop_threshold": "failure_loop_threshold",
-    "loop_action": "failure_loop_action",
     "events_kept": "events_maxlen",
     "record_kept": "record_ttl",
     "record_total": "record_folder_bytes",
@@ -247,9 +249,6 @@ class Settings(BaseSettings):
     slots_process: int = Field(
         default=max(2, os.cpu_count() or 2), ge=1, description="Child processes running at once."
     )
-    max_calls_per_child: int = Field(
-        default=10_000, ge=1, description="Calls before a child process is replaced."
-    )
 
     turn_order: Literal["effects", "strict"] = Field(
         default="effects",
@@ -306,9 +305,6 @@ class Settings(BaseSettings):
         default=3,
         ge=0,
         description="How often one call may fail in a session before it is a loop; 0 is off.",
-    )
-    failure_loop_action: Literal["refuse", "warn"] = Field(
-        default="refuse", description="Whether a call in a loop is refused or only reported."
     )
     hook_timeout: float = Field(
         default=5.0, gt=0, description="How long a hook or the source of secrets may take."

@@ -130,8 +130,6 @@ class LoopGuard:
         )
         log.warning("loop tool=%s call=%s failures=%d", loop.tool, loop.call_id, loop.failures)
         self._observers.notify("looped", loop)
-        if self._settings.failure_loop_action == "warn":
-            return False
         return not await self._ask(loop)
 
     async def _ask(self, loop: Loop) -> bool:

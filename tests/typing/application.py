@@ -89,7 +89,7 @@ SETTINGS = Settings(
     redis_url="redis://localhost:6379/0",
     signing_key=SecretStr("0" * 64),
     queue_timeout=3,
-    failure_loop_action="warn",
+    circuit_scope="fleet",
 )
 
 

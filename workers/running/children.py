@@ -27,6 +27,7 @@ log = logs.logger("children")
 
 _START_SECONDS = 60.0
 _CHILDREN_A_CALL = 3
+_CALLS_PER_CHILD = 10_000  # afterwards a child is replaced, since tools may leak memory
 """How many child processes a call is tried in, if each of them ends before the call begins."""
 _ROOM_BYTES = 4 << 20
 
@@ -273,7 +274,7 @@ async def started_children(
         size=size,
         tools=tools,
         max_result_bytes=settings.max_result_bytes,
-        calls_per_child=settings.max_calls_per_child,
+        calls_per_child=_CALLS_PER_CHILD,
         imported_at=catalog.imported_at,
     )
     try:
