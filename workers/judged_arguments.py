@@ -268,7 +268,8 @@ def _plain(typed: Any) -> Any:
         return typed
     if isinstance(typed, bytes):
         return typed.decode(errors="replace")
-    if kind is ZoneInfo or kind.__module__ == "pydantic.networks":
+    is_path = kind.__module__.startswith("pathlib")
+    if is_path or kind is ZoneInfo or kind.__module__ == "pydantic.networks":
         return str(typed)
     if isinstance(typed, (dict, BaseModel, *LISTS)) or dataclasses.is_dataclass(typed):
         return ...  # equal to nothing

@@ -84,18 +84,16 @@ class _Field(NamedTuple):
 class Canonical:
     """Converts arguments to canonical form. `fits` tests a value against the schema at a place.
 
-    A place is a JSON pointer into the schema. `spelling` spells a text of a format.
+    A place is a JSON pointer into the schema.
     """
 
     def __init__(
         self,
         schema: dict[str, Any],
         fits: Callable[[str, Any], bool],
-        spelling: Callable[[Any, str], str],
     ) -> None:
         self._root = schema
         self._fits = fits
-        self._spelling = spelling
         self._hides_siblings = hides_siblings(schema)
         self._fields: dict[str, dict[str, _Field]] = {}
         """Cached by the place of the schema that has the fields."""
@@ -144,7 +142,7 @@ class Canonical:
         if isinstance(value, list):
             return self._array(value, node, place, steps)
         if isinstance(value, str):
-            return self._spelling(node.get("format"), value)
+            return spelled(node.get("format"), value)
         if isinstance(value, float) and node.get("type") == "integer" and value.is_integer():
             return int(value)
         return value
@@ -247,17 +245,17 @@ def _validator(pattern: str) -> "jsonschema_rs.Draft202012Validator | None":
 def spelled(format: Any, text: str) -> str:
     """A text in the canonical spelling of its format."""
     is_canonical = isinstance(format, str) and format in _CANONICAL_TYPES
-    return worker_spelling(format, text) if is_canonical else text
+    return (spelling(format, text) or text) if is_canonical else text
 
 
-def worker_spelling(format: Any, text: str) -> str:
-    """The spelling with which the Python type of a format accepts a judged call."""
-    return _spelling(format, text) or text
+def has_spelling(format: Any) -> bool:
+    """Whether a format has a Python type, and so one spelling for equal values."""
+    return isinstance(format, str) and (format in _CANONICAL_TYPES or format in _WORKER_TYPES)
 
 
-def _spelling(format: Any, text: str) -> str | None:
+def spelling(format: str, text: str) -> str | None:
     """A text as the type of its format writes it; None if the type does not accept it."""
-    adapter = _adapter(format) if isinstance(format, str) else None
+    adapter = _adapter(format)
     if adapter is None:
         return text
     try:
@@ -273,7 +271,7 @@ def _adapter(format: str) -> "TypeAdapter[Any] | None":
 
 
 WORKER_FORMATS: Mapping[str, Callable[[str], bool]] = {
-    format: functools.partial(lambda format, text: _spelling(format, text) is not None, format)
+    format: functools.partial(lambda format, text: spelling(format, text) is not None, format)
     for format in (*_CANONICAL_TYPES, *_WORKER_TYPES)
 }
 """Whether the Python type of a format accepts a text, by format."""

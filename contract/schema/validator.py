@@ -19,8 +19,6 @@ from toolpool.contract.schema import schema_limits
 from toolpool.contract.schema.canonical import (
     WORKER_FORMATS,
     Canonical,
-    spelled,
-    worker_spelling,
 )
 from toolpool.contract.schema.dialect import plain
 from toolpool.contract.schema.explain import Explainer
@@ -103,20 +101,20 @@ class SchemaValidator:
         return arguments if self._validator.is_valid(arguments) else found
 
     def canonical_at(self, place: str, value: Any) -> tuple[bool, Any]:
-        """Whether a worker's types accept a value at a JSON pointer into the schema, and its form.
+        """Whether a value is valid at a JSON pointer into the schema, and its canonical form there.
 
-        The form is the canonical one, with formats as the types write them. Raises ValueError if
-        the schema's defaults recurse without end.
+        Formats of Python types must be such that these types accept them. Raises ValueError if the
+        schema's defaults recurse without end.
         """
         return self._typed.at(place, value)
 
     @functools.cached_property
     def _canonical(self) -> Canonical:
-        return Canonical(self._schema, self._fits_at({}), spelled)
+        return Canonical(self._schema, self._fits_at({}))
 
     @functools.cached_property
     def _typed(self) -> Canonical:
-        return Canonical(self._schema, self._fits_at(WORKER_FORMATS), worker_spelling)
+        return Canonical(self._schema, self._fits_at(WORKER_FORMATS))
 
     def _fits_at(self, formats: Mapping[str, Callable[[str], bool]]) -> Callable[[str, Any], bool]:
         """A test of a value against the schema at a place, with more formats."""

@@ -14,7 +14,7 @@ import jsonschema_rs
 import msgspec
 
 from toolpool.contract import encoding
-from toolpool.dispatcher.policy.equality import NotComparable, are_same, may_be_same
+from toolpool.dispatcher.policy.equality import Constants, Likeness, NotComparable, are_same
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+|\*)\]")
 _FLAGS = re.compile(r"\(\?([a-zA-Z-]+)[:)]")
@@ -78,11 +78,10 @@ class Reading(NamedTuple):
     """How the schema of a tool reads a condition. By default, nothing is known of the schema."""
 
     forms: Sequence[StepForms] = ()
-    """The forms by the number of the step; those of the value itself are the last."""
-    constants: Callable[[Any], list[Any]] = lambda constant: [constant]
-    """The forms in which a tool gets a constant, for example with defaults filled in."""
-    is_number: bool = False
-    """Whether texts may be numbers, as those of a Decimal."""
+    """The forms by the number of the step."""
+    canonical: Callable[[Any], Any] = lambda constant: constant
+    """The form in which a constant is judged, for example with defaults filled in."""
+    likeness: Likeness = Likeness()
 
 
 AS_WRITTEN = Reading()
@@ -170,16 +169,7 @@ class Test:
             return self._missing is True
         if self._missing is True:
             return False
-        try:
-            return all(comparison(value) for comparison in comparisons)
-        except NotComparable:
-            if not self._is_listed(value, len(self.steps)):
-                raise
-        exact = self._comparisons if for_all else self._for_all
-        return all(comparison(value) for comparison in exact)
-
-    def _is_listed(self, value: Any, number: int) -> bool:
-        return isinstance(value, str) and value in self._forms(number).listed
+        return all(comparison(value) for comparison in comparisons)
 
     def _forms(self, number: int) -> StepForms:
         forms = self._reading.forms
@@ -210,7 +200,8 @@ class Test:
         elif isinstance(value, (bool, type(None))) or isinstance(step, int):
             yield _ABSENT
         else:
-            yield _ABSENT if self._is_listed(value, number) else _OTHER_FORM
+            is_listed = isinstance(value, str) and value in self._forms(number).listed
+            yield _ABSENT if is_listed else _OTHER_FORM
 
     def _missing_in(self, value: dict[str, Any], number: int) -> Iterator[Any]:
         """A placeholder for a field that an object does not have."""
@@ -315,22 +306,13 @@ def _one_of(wanted: list[Any], reading: Reading, *, is_loose: bool) -> Holds:
     """
     if not encoding.is_json(wanted):
         raise ValueError("a value to compare with must be valid JSON: no date, nan or inf")
-    read = [reading.constants(constant) for constant in wanted]
-    exact = [forms[0] if len(forms) == 1 else one for one, forms in zip(wanted, read, strict=True)]
-    forms = [*wanted, *(form for forms in read for form in forms)]
-
-    def may_hold(value: Any) -> bool:
-        of_kind = [form for form in forms if isinstance(form, list) or _is_alike(form, value)]
-        compared = of_kind if any(map(partial(_is_alike, value), of_kind)) else forms
-        return any(may_be_same(value, form, is_number=reading.is_number) for form in compared)
-
-    return may_hold if is_loose else lambda value: any(are_same(value, form) for form in exact)
-
-
-def _is_alike(one: Any, other: Any) -> bool:
-    """Whether both are objects, or both are single values."""
-    return isinstance(one, dict) == isinstance(other, dict) and not (
-        isinstance(one, list) or isinstance(other, list)
+    if is_loose:
+        return Constants(wanted, reading.likeness).contain
+    forms = wanted + [reading.canonical(constant) for constant in wanted]
+    texts = {form for form in forms if isinstance(form, str)}
+    others = [form for form in forms if not isinstance(form, str)]
+    return lambda value: (
+        value in texts if isinstance(value, str) else any(are_same(value, each) for each in others)
     )
 
 

@@ -1,19 +1,33 @@
 """Equality of JSON values: the exact one, and the one for rules that must not miss a value."""
 
 import re
+from collections.abc import Iterable, Mapping
 from datetime import datetime, time
 from decimal import Decimal, InvalidOperation
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+from toolpool.contract.schema.canonical import spelling
 from toolpool.contract.schema.json_values import json_type
 
 _CLOCK = re.compile(r"(?:^|\d[Tt ])\d\d:\d\d")
-_LONGEST_NUMBER = 400
+_PAIRS_AT_MOST = 100_000
 
 
 class NotComparable(Exception):
     """Raised if a value may contain what it is compared with, in a form that cannot be compared."""
+
+
+class Likeness(NamedTuple):
+    """Which different values a tool takes for the same, as its schema says."""
+
+    formats: frozenset[str] = frozenset()
+    """The formats of texts, by whose types spellings are compared."""
+    defaults: Mapping[str, list[Any]] = {}
+    """The defaults of absent fields, by the name of the field."""
+    is_number: bool = False
+    """Whether texts may be numbers, as those of a Decimal."""
+    listed: frozenset[str] = frozenset()
+    """Texts that the schema lists (`enum`): they cannot stand for an object, nor the reverse."""
 
 
 def are_same(one: Any, other: Any) -> bool:
@@ -27,63 +41,135 @@ def are_same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def may_be_same(value: Any, constant: Any, *, is_number: bool = False) -> bool:
-    """Whether a tool may take `value` as the `constant` of a rule.
+class Constants:
+    """Constants of a rule, indexed so that a list of a model is compared in linear time."""
 
-    Unlike `are_same`, it ignores the order of lists, which may stand for sets, and takes a number
-    for its text, a time for the same moment with another offset, and a value for a list of it.
-    `is_number`: texts may be numbers, and are compared as such.
+    def __init__(self, values: Iterable[Any], likeness: Likeness) -> None:
+        values = list(values)
+        self._likeness = likeness
+        self._texts = {each for each in values if isinstance(each, str)}
+        scalars = [e for e in values if isinstance(e, (int, float)) and not isinstance(e, bool)]
+        self._numbers = set(map(_number, scalars))
+        self._text_numbers = set(map(_number, self._texts)) - {None}
+        self._as_text = self._numbers | self._text_numbers if likeness.is_number else self._numbers
+        self._flags = {str(each).lower() for each in values if isinstance(each, bool)}
+        self._moments = set(map(_moment, self._texts)) - {None}
+        self._spellings = {
+            format: found
+            for format in likeness.formats
+            if (found := {spelling(format, text) for text in self._texts} - {None})
+        }
+        self._has_null = any(each is None for each in values)
+        self._has_scalars = bool(scalars or self._flags or self._texts - likeness.listed)
+        self._lists = [
+            (each, Constants(each, likeness)) for each in values if isinstance(each, list)
+        ]
+        self._objects = [
+            {name: Constants([inner], likeness) for name, inner in each.items()}
+            for each in values
+            if isinstance(each, dict)
+        ]
+        self._given = [each for each in values if isinstance(each, dict)]
 
-    Raises `NotComparable` for an object in place of a single value, or the reverse.
-    """
-    same = partial(may_be_same, is_number=is_number)
-    if isinstance(value, list) and isinstance(constant, list):
-        return _contains(value, constant, same) and _contains(constant, value, same)
-    if isinstance(value, list):
-        return any(same(each, constant) for each in value)
-    if value is None or constant is None:
-        return value is constant
-    if isinstance(value, dict) and isinstance(constant, dict):
-        return value.keys() == constant.keys() and all(
-            same(value[name], constant[name]) for name in value
-        )
-    if isinstance(constant, list):
-        return same([value], constant)
-    if isinstance(value, dict) or isinstance(constant, dict):
+    def contain(self, value: Any) -> bool:
+        """Whether a tool may take a value as one of the constants.
+
+        Unlike `are_same`, it ignores the order of lists, which may stand for sets, and takes a
+        number for its text, a time for the same moment with another offset, and a value for a list
+        of it.
+
+        Raises `NotComparable` for an object in place of a single value, or the reverse.
+        """
+        if value is None:
+            return self._has_null
+        if isinstance(value, list):
+            if len(value) * len(self._objects) > _PAIRS_AT_MOST:
+                raise NotComparable("there are too many objects to compare")
+            return self._has_list(value) or any(map(self._has_single, value))
+        return self._has_single(value) or self._has_list([value])
+
+    def _has_single(self, value: Any) -> bool:
+        """Whether a value, or an element of a list, is one of the constants that are no lists."""
+        if isinstance(value, list):
+            return any(map(self._has_single, value))
+        if isinstance(value, dict):
+            if self._has_object(value):
+                return True
+            if not self._has_scalars:
+                return False
+            raise NotComparable("it is an object, and is compared with a single value")
+        if self._has_scalar(value):
+            return True
+        is_listed = isinstance(value, str) and value in self._likeness.listed
+        if self._objects and not isinstance(value, (bool, type(None))) and not is_listed:
+            raise NotComparable(f"it is a {json_type(value)}, and is compared with an object")
+        return False
+
+    def _has_scalar(self, value: Any) -> bool:
         if isinstance(value, bool):
-            return False
-        raise NotComparable(
-            f"the type is {json_type(value)}, and it is compared with {json_type(constant)}"
-        )
-    return _is_same_scalar(value, constant, is_number=is_number)
+            name = str(value).lower()
+            return name in self._flags or any(text.lower() == name for text in self._texts)
+        if value is None:
+            return self._has_null
+        if isinstance(value, (int, float)):
+            number = _number(value)
+            return number in self._numbers or number in self._text_numbers
+        if value in self._texts or (self._flags and value.lower() in self._flags):
+            return True
+        for format, known in self._spellings.items():
+            if spelling(format, value) in known:
+                return True
+        if self._moments and _moment(value) in self._moments:
+            return True
+        return bool(self._as_text) and _number(value) in self._as_text
 
+    def _has_object(self, value: dict[str, Any]) -> bool:
+        failed: NotComparable | None = None
+        for given, fields in zip(self._given, self._objects, strict=True):
+            try:
+                if self._is_object(value, given, fields):
+                    return True
+            except NotComparable as error:
+                failed = error
+        if failed is not None:
+            raise failed
+        return False
 
-def _contains(some: list[Any], others: list[Any], same: Any) -> bool:
-    """Whether each of `others` is among `some`."""
-    found = [[same(one, other) for one in some] for other in others]
-    return all(map(any, found))
-
-
-def _is_same_scalar(value: Any, constant: Any, *, is_number: bool) -> bool:
-    if are_same(value, constant):
+    def _is_object(
+        self, value: dict[str, Any], given: dict[str, Any], fields: dict[str, "Constants"]
+    ) -> bool:
+        """Whether an object is the `given` one; an absent field may have its default."""
+        failed: NotComparable | None = None
+        for name in {**value, **given}:
+            try:
+                if name in value and name in fields:
+                    is_same = fields[name].contain(value[name])
+                else:
+                    one = value[name] if name in value else given[name]
+                    defaults = self._likeness.defaults.get(name, ())
+                    is_same = Constants(defaults, self._likeness).contain(one)
+            except NotComparable as error:
+                failed, is_same = error, True
+            if not is_same:
+                return False
+        if failed is not None:
+            raise failed
         return True
-    texts = isinstance(value, str) + isinstance(constant, str)
-    if isinstance(value, bool) or isinstance(constant, bool):
-        return texts == 1 and str(value).lower() == str(constant).lower()
-    if texts == 1 or (texts and is_number):
-        number = _number(value)
-        return number is not None and number == _number(constant)
-    moment = _moment(constant) if texts else None
-    return moment is not None and moment == _moment(value)
+
+    def _has_list(self, value: list[Any]) -> bool:
+        if not self._lists:
+            return False
+        own = Constants(value, self._likeness)
+        return any(
+            all(map(index.contain, value)) and all(map(own.contain, given))
+            for given, index in self._lists
+        )
 
 
 def _number(value: Any) -> Decimal | None:
     """A number, or a text that types such as Decimal read as one."""
-    text = str(value)
-    if len(text) > _LONGEST_NUMBER:
-        return None
     try:
-        number = Decimal(text)
+        number = Decimal(value if isinstance(value, (int, str)) else repr(value))
     except InvalidOperation:
         return None
     return number if number.is_finite() else None

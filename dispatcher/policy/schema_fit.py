@@ -11,9 +11,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from toolpool.contract import encoding
 from toolpool.contract.errors import ToolDeclarationInvalid
-from toolpool.contract.schema.canonical import has_pattern
+from toolpool.contract.schema.canonical import has_pattern, has_spelling
 from toolpool.contract.schema.dialect import plain
 from toolpool.contract.schema.json_values import (
     list_of,
@@ -25,7 +24,7 @@ from toolpool.contract.schema.json_values import (
 from toolpool.contract.schema.references import UNIONS, referred
 from toolpool.contract.schema.validator import SchemaValidator
 from toolpool.dispatcher.policy.conditions import Reading, StepForms, Test, shown_path
-from toolpool.dispatcher.policy.equality import are_same
+from toolpool.dispatcher.policy.equality import Likeness, are_same
 
 _PARTS_AT_MOST = 500
 _CARRIERS = frozenset({"$ref", "allOf", "if", "dependentSchemas", *UNIONS})
@@ -73,22 +72,21 @@ class ToolSchema:
             forms.append(self._forms(parts, step))
             parts = self._parts(below)
         compared = self._with_elements(parts)
-        forms.append(StepForms(listed=_listed_texts(compared)))
         _require_comparable(test, parts, compared)
         for constant in test.constants:
             self._require_fields(constant, compared, test.path, is_named=is_named)
-        nodes = [*below, *self._elements(parts)]
+        nodes = [*below, *parts, *self._elements(parts)]
         readings = [self._read(constant, nodes) for constant in test.constants]
         if is_named:
             _require_possible(test, readings, compared)
-        by_constant = {
-            encoding.canonical(c): r for c, r in zip(test.constants, readings, strict=True)
-        }
-        return Reading(
-            forms,
-            lambda constant: by_constant[encoding.canonical(constant)] or [constant],
-            is_number=self._takes_number_as_text(compared) if test.constants else False,
-        )
+        if not test.constants:
+            return Reading(forms)
+
+        def canonical(constant: Any) -> Any:
+            found = self._read(constant, nodes)
+            return found[0] if len(found) == 1 else constant
+
+        return Reading(forms, canonical, self._likeness(compared))
 
     def _require_fields(
         self, constant: Any, parts: Sequence[Node], where: str, *, is_named: bool
@@ -180,19 +178,26 @@ class ToolSchema:
         is_map = any(_says_nothing(part) or _field(part, step) for part in inner)
         return StepForms(_listed_texts(parts), is_open or is_map)
 
-    def _takes_number_as_text(self, parts: Sequence[Node]) -> bool:
-        """Whether the value, or one in it, may be a number or its text, as a Decimal may."""
+    def _likeness(self, parts: Sequence[Node]) -> Likeness:
+        """Which different values are the same here, and in the fields and elements below."""
+        formats: set[str] = set()
+        defaults: dict[str, list[Any]] = {}
+        is_number = False
         waiting, known = [list(parts)], set(map(id, parts))
         for value in waiting:
             types = _types_of(value)
-            if "string" in types and types & {"integer", "number"}:
-                return True
+            is_number |= "string" in types and bool(types & {"integer", "number"})
+            formats.update(part["format"] for part in value if has_spelling(part.get("format")))
             for part in value:
-                for each in members_of(part.get("properties")) + _of_any_name(part) + _items(part):
+                fields = part.get("properties")
+                for name, node in fields.items() if isinstance(fields, dict) else ():
+                    found = [each["default"] for each in self._parts([node]) if "default" in each]
+                    defaults.setdefault(name, []).extend(found)
+                for each in members_of(fields) + _of_any_name(part) + _items(part):
                     if id(each) in self._places and id(each) not in known:
                         known.add(id(each))
                         waiting.append(self._parts([each]))
-        return False
+        return Likeness(frozenset(formats), defaults, is_number, _listed_texts(parts))
 
 
 def _require_comparable(test: Test, parts: Sequence[Node], compared: Sequence[Node]) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import sys
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from ipaddress import IPv4Network
@@ -166,6 +167,16 @@ class Transfer(BaseModel):
     urgent: bool = False
 
 
+class Card2(BaseModel):
+    order: str
+    urgent: bool = False
+
+
+class Transfer2(BaseModel):
+    order: str
+    memo: str | None = None
+
+
 class Encoded(BaseModel):
     data: Base64Str
 
@@ -284,6 +295,18 @@ MATCHED = [
     (Line | Literal["self"], "", "self", "self"),
     ({}, "[*].sku", "evil", {"a": {"sku": "evil"}}),
     ({}, "[*].sku", "evil", {"sku": "evil"}),
+    # a tool with a raw schema gets a text as it was sent
+    *(({"type": "string", "format": "duration"}, "", "PT24H", text) for text in ("PT24H", "P1D")),
+    ({"type": "string", "format": "path"}, "", "/data/", "/data/"),
+    ({"if": {}, "then": {"format": "uuid"}}, "", ID, ID.upper()),
+    (datetime | int, "", "2026-01-02T03:04:05Z", "2026-01-02T04:04:05+01:00"),
+    (Decimal, "", 666, "0" * 500 + "666"),
+    (Decimal, "", 666, "666." + "0" * 500),
+    (Noted | dict[str, Any], "", {"id": "a"}, {"id": "a", "memo": None}),
+    (Card2 | Transfer2, "", {"order": "a"}, {"order": "a", "urgent": False}),
+    (Card2 | Transfer2, "", {"order": "a"}, {"order": "a", "memo": None}),
+    (list[Card2 | Transfer2], "", [{"order": "a"}], [{"order": "a", "memo": None}]),
+    (set[UUID], "", [ID, ID.upper()], [ID]),
 ]
 NOT_COMPARABLE = [
     (Line | dict[Code3, Line], "qty", {"AB": {"sku": "a", "qty": 900}}),
@@ -386,6 +409,61 @@ def test_a_value_in_a_form_that_a_rule_cannot_compare_denies_the_call(
     if rules.misfit(spec) == "":
         with contextlib.suppress(RuleFailed):
             assert isinstance(judged(rules, spec, value), Deny)
+
+
+def test_one_more_constant_permits_no_call() -> None:
+    rules, spec = rule_on(schema_of(Noted | str), "", ["evil", {"id": "bob"}], key="one_of")
+    with pytest.raises(RuleFailed, match="compared with a single value"):
+        judged(rules, spec, {"id": "evil"})
+    with pytest.raises(RuleFailed, match="compared with an object"):
+        judged(rules, spec, "bob")
+    rules, spec = rule_on(
+        schema_of(Noted | Literal["self"]), "", ["self", {"id": "bob"}], key="one_of"
+    )
+    assert judged(rules, spec, {"id": "anna"}) == Allow()
+
+
+@pytest.mark.parametrize(
+    ("kind", "constant", "key"),
+    [
+        (list[str], [f"n{number}" for number in range(500)], "one_of"),
+        (list[int], list(range(5_000)), "equals"),
+        (list[Decimal], list(range(500)), "one_of"),
+        (list[Any], [{"a": number} for number in range(5)], "one_of"),
+    ],
+    ids=str,
+)
+def test_a_long_list_is_compared_in_linear_time(kind: Any, constant: Any, key: str) -> None:
+    """The work is counted, not timed: one comparison for each element and constant at most."""
+    rules, spec = rule_on(schema_of(kind), "", constant, key=key)
+    value = [-1] * 20_000 if kind != list[str] else ["ab"] * 20_000
+    calls = 0
+
+    def count(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        with contextlib.suppress(RuleFailed):
+            judged(rules, spec, value)
+    finally:
+        sys.setprofile(None)
+    assert calls < 200 * (len(value) + len(constant))
+
+
+def test_too_many_objects_to_compare_deny_the_call() -> None:
+    constants = [{"a": number} for number in range(6)]
+    rules, spec = rule_on(schema_of(list[Any]), "", [constants], key="one_of")
+    with pytest.raises(RuleFailed, match="too many objects"):
+        judged(rules, spec, [[{"a": -1}] * 20_000])
+
+
+def test_a_rule_that_allows_needs_the_text_that_it_names() -> None:
+    kind = {"type": "string", "format": "duration"}
+    rules, spec = rule_on(kind, "", "PT24H", action="allow")
+    assert judged(rules, spec, "PT24H") == Allow()
+    assert isinstance(judged(rules, spec, "P1D"), Deny)
 
 
 @pytest.mark.parametrize(("kind", "path", "value"), UNHARMED, ids=str)
