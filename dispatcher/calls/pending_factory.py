@@ -18,6 +18,7 @@ from toolpool.contract.redis_keys import retry_key, retry_of, root_of
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.calls.pending import PendingCall
+from toolpool.dispatcher.formats.call_blocks import NO_APPROVER
 from toolpool.dispatcher.formats.call_ids import is_unique
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.turn_options import TurnOptions
@@ -42,9 +43,11 @@ def key_of(call: ToolCall, turn: TurnOptions, tenant: str, user: Any = None) -> 
     where = [turn.id, call.index] if not call.has_own_key else []
     sent = call.text or (call.arguments if call.as_asked is None else call.as_asked)
     whose = [] if user is None else ["user", user]
+    # A provider's request is another call than one of its tool with the same id.
+    runs_elsewhere = ["provider"] if call.flaw == NO_APPROVER else []
     try:
         return encoding.stored_digest(
-            [tenant, turn.session, *where, call.id, call.name, sent, *whose]
+            [tenant, turn.session, *where, call.id, call.name, sent, *whose, *runs_elsewhere]
         )
     except TypeError:  # a host may have mixed text keys with others
         return new_nonce()

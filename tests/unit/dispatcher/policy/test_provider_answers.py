@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from tests.waiting import eventually
-from toolpool import Approval, AskApproval, Deny, Dispatcher, Hooks, Observer, tool
+from toolpool import (
+    Allow,
+    Approval,
+    AskApproval,
+    Deny,
+    Dispatcher,
+    Hooks,
+    Observer,
+    ProposedCall,
+    tool,
+)
 from toolpool.contract.errors import ServerUnavailable
 from toolpool.contract.ledger.protocols import CloseReason, Closing
 from toolpool.dispatcher.observer import Audit
@@ -160,3 +170,35 @@ async def test_a_cancelled_approval_request_stays_denied_when_its_record_is_rest
         records[id] = waiting
         await dispatcher.approvals.approve(id, by="anna")
         assert not is_yes(await dispatcher.dispatch(ASKED, session="s", wait=30))
+
+
+@pytest.mark.parametrize("is_granted", [True, False])
+async def test_a_request_and_a_call_of_the_same_id_are_two_calls(is_granted: bool) -> None:
+    """A grant is no result of a tool of the pool."""
+    ran: list[str] = []
+
+    @tool(effects="write", name="db.drop")
+    async def drop(table: str) -> str:
+        """Drop a table."""
+        ran.append(table)
+        return f"dropped {table}"
+
+    def answer(_: ProposedCall) -> Allow | Deny:
+        return Allow() if is_granted or ran else Deny("not now")
+
+    function = {"name": "drop", "namespace": "db", "arguments": '{"table": "users"}'}
+    request = {"type": "mcp_approval_request", "id": "c-1", "server_label": "db", **function}
+    call = {"type": "function_call", "id": "f-1", "call_id": "c-1", **function}
+
+    def response(item: dict[str, Any]) -> dict[str, Any]:
+        return {"id": "r-1", "object": "response", "status": "completed", "output": [item]}
+
+    del request["namespace"]
+    async with Dispatcher.in_memory([drop], hooks=Hooks(before_call=answer)) as dispatcher:
+        asked = await dispatcher.dispatch(response(request), session="s")
+        assert asked.messages()[0]["approve"] is is_granted
+        ran.clear()
+        called = await dispatcher.dispatch(response(call), session="s")
+    assert called[0].ok is is_granted
+    assert ran == (["users"] if is_granted else [])
+    assert called[0].data == ("dropped users" if is_granted else None)
