@@ -59,6 +59,8 @@ class Constants:
             for format in likeness.formats
             if (found := {spelling(format, text) for text in self._texts} - {None})
         }
+        self._defaults: dict[str, Constants] = {}
+        """The defaults of fields that were absent, by the name of the field."""
         self._has_null = any(each is None for each in values)
         self._has_scalars = bool(scalars or self._flags or self._texts - likeness.listed)
         self._lists = [
@@ -146,8 +148,7 @@ class Constants:
                     is_same = fields[name].contain(value[name])
                 else:
                     one = value[name] if name in value else given[name]
-                    defaults = self._likeness.defaults.get(name, ())
-                    is_same = Constants(defaults, self._likeness).contain(one)
+                    is_same = self._defaults_of(name).contain(one)
             except NotComparable as error:
                 failed, is_same = error, True
             if not is_same:
@@ -155,6 +156,13 @@ class Constants:
         if failed is not None:
             raise failed
         return True
+
+    def _defaults_of(self, name: str) -> "Constants":
+        known = self._defaults.get(name)
+        if known is None:
+            defaults = self._likeness.defaults.get(name, ())
+            known = self._defaults[name] = Constants(defaults, self._likeness)
+        return known
 
     def _has_list(self, value: list[Any]) -> bool:
         if not self._lists:
