@@ -588,7 +588,7 @@ class MemoryServer:
         is_for_all = end is CloseReason.REFUSED and record.state == "approved"
         if end not in (CloseReason.LEAVE, CloseReason.REFUSED):
             return None
-        # A refusal of an approved call is final for all: each would leave it to the others.
+        # A refusal of an approved call ends this attempt for all: each would leave it to others.
         if not is_for_all and self._others_live(closing.key, record, reply, end):
             return None
         if end is CloseReason.LEAVE or closing.anew_after is None:

@@ -87,11 +87,7 @@ class Canonical:
     A place is a JSON pointer into the schema.
     """
 
-    def __init__(
-        self,
-        schema: dict[str, Any],
-        fits: Callable[[str, Any], bool],
-    ) -> None:
+    def __init__(self, schema: dict[str, Any], fits: Callable[[str, Any], bool]) -> None:
         self._root = schema
         self._fits = fits
         self._hides_siblings = hides_siblings(schema)
@@ -250,7 +246,7 @@ def spelled(format: Any, text: str) -> str:
 
 def has_spelling(format: Any) -> bool:
     """Whether a format has a Python type, and so one spelling for equal values."""
-    return isinstance(format, str) and (format in _CANONICAL_TYPES or format in _WORKER_TYPES)
+    return isinstance(format, str) and format in TYPED_FORMATS
 
 
 def spelling(format: str, text: str) -> str | None:
@@ -270,7 +266,7 @@ def _adapter(format: str) -> "TypeAdapter[Any] | None":
     return TypeAdapter(kind) if kind is not None else None
 
 
-WORKER_FORMATS: Mapping[str, Callable[[str], bool]] = {
+TYPED_FORMATS: Mapping[str, Callable[[str], bool]] = {
     format: functools.partial(lambda format, text: spelling(format, text) is not None, format)
     for format in (*_CANONICAL_TYPES, *_WORKER_TYPES)
 }

@@ -66,6 +66,21 @@ def has_key(value: Any, key: str) -> bool:
     return False
 
 
+def has_more_values_than(most: int, value: Any) -> bool:
+    """Whether a value and all values in it are more than `most`."""
+    count, level = 1, [value]
+    for holder in level:
+        inner = (
+            holder.values() if isinstance(holder, dict)
+            else holder if isinstance(holder, (list, tuple)) else ()
+        )  # fmt: skip
+        count += len(inner)
+        if count > most:
+            return True
+        level.extend(inner)
+    return False
+
+
 def list_of(value: Any) -> list[Any]:
     """`value` if it is a list, else an empty list."""
     return value if isinstance(value, list) else []

@@ -16,13 +16,10 @@ import jsonschema_rs
 from toolpool.contract import encoding
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.schema import schema_limits
-from toolpool.contract.schema.canonical import (
-    WORKER_FORMATS,
-    Canonical,
-)
+from toolpool.contract.schema.canonical import TYPED_FORMATS, Canonical
 from toolpool.contract.schema.dialect import plain
 from toolpool.contract.schema.explain import Explainer
-from toolpool.contract.schema.json_values import json_type
+from toolpool.contract.schema.json_values import has_more_values_than, json_type
 from toolpool.contract.schema.object_fields import NO_OBJECT, takes_objects
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.shape import Shapes
@@ -103,8 +100,8 @@ class SchemaValidator:
     def canonical_at(self, place: str, value: Any) -> tuple[bool, Any]:
         """Whether a value is valid at a JSON pointer into the schema, and its canonical form there.
 
-        Formats of Python types must be such that these types accept them. Raises ValueError if the
-        schema's defaults recurse without end.
+        A text whose format has a Python type is valid only if that type accepts it. Raises
+        ValueError if the schema's defaults recurse without end.
         """
         return self._typed.at(place, value)
 
@@ -114,7 +111,7 @@ class SchemaValidator:
 
     @functools.cached_property
     def _typed(self) -> Canonical:
-        return Canonical(self._schema, self._fits_at(WORKER_FORMATS))
+        return Canonical(self._schema, self._fits_at(TYPED_FORMATS))
 
     def _fits_at(self, formats: Mapping[str, Callable[[str], bool]]) -> Callable[[str, Any], bool]:
         """A test of a value against the schema at a place, with more formats."""
@@ -143,7 +140,7 @@ class SchemaValidator:
                 return self._explainer.problems(found, part)
         if (
             self._has_few_errors(arguments, 1)
-            and not _has_more_values_than(_LARGEST_NAMED, arguments)
+            and not has_more_values_than(_LARGEST_NAMED, arguments)
             and self._takes_few_steps(arguments, _STEPS_TO_EXPLAIN, is_explained=True)
         ):
             try:
@@ -266,20 +263,6 @@ def _part_of(value: Any, budget: list[int], items: int) -> Any:
         )
         return value if same else parts_shown
     return value
-
-
-def _has_more_values_than(most: int, value: Any) -> bool:
-    count, level = 1, [value]
-    for holder in level:
-        inner = (
-            holder.values() if isinstance(holder, dict)
-            else holder if isinstance(holder, (list, tuple)) else ()
-        )  # fmt: skip
-        count += len(inner)
-        if count > most:
-            return True
-        level.extend(inner)
-    return False
 
 
 class SchemaCache:

@@ -44,10 +44,10 @@ def key_of(call: ToolCall, turn: TurnOptions, tenant: str, user: Any = None) -> 
     sent = call.text or (call.arguments if call.as_asked is None else call.as_asked)
     whose = [] if user is None else ["user", user]
     # A provider's request is another call than one of its tool with the same id.
-    runs_elsewhere = ["provider"] if call.flaw == NO_APPROVER else []
+    of_provider = ["provider"] if call.flaw is NO_APPROVER else []
     try:
         return encoding.stored_digest(
-            [tenant, turn.session, *where, call.id, call.name, sent, *whose, *runs_elsewhere]
+            [tenant, turn.session, *where, call.id, call.name, sent, *whose, *of_provider]
         )
     except TypeError:  # a host may have mixed text keys with others
         return new_nonce()

@@ -14,10 +14,12 @@ import jsonschema_rs
 import msgspec
 
 from toolpool.contract import encoding
+from toolpool.contract.schema.json_values import has_more_values_than
 from toolpool.dispatcher.policy.equality import Constants, Likeness, NotComparable, are_same
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+|\*)\]")
 _FLAGS = re.compile(r"\(\?([a-zA-Z-]+)[:)]")
+_PAIRS_AT_MOST = 1_000_000
 _NUMBERS = ("above", "at_least", "below", "at_most")
 _RUST = {
     ".": r"[^\n\r\u2028\u2029]",
@@ -115,6 +117,13 @@ class Test:
             or any(isinstance(value, list) for value in self.constants)
         )
         """Whether a list is compared as a whole, and not by its elements."""
+        lists = [each for each in self.constants if isinstance(each, list)]
+        single = [
+            e for each in self.constants for e in (each if isinstance(each, list) else [each])
+        ]
+        composed = [each for each in single if isinstance(each, (dict, list))]
+        self._weight = len(lists) + (len(encoding.encode(composed)) // 4 if composed else 0)
+        """About how many comparisons a value needs; single values are compared all at once."""
         if condition.one_of == [] or condition.none_of == []:
             raise ValueError(f"{path!r}: a list to compare with must not be empty")
         if condition.missing and self._comparisons:
@@ -153,12 +162,21 @@ class Test:
             found = [element for one in found for element in _elements(one)]
         if not found:  # `[*]` of an empty list
             return self._missing is True
+        if self._weight and has_more_values_than(_PAIRS_AT_MOST // self._weight, found):
+            raise RuleFailed(f"{self.path} is too large to be compared with that many values")
         comparisons = self._for_all if for_all else self._comparisons
-        results = (self._compared(one, comparisons, for_all=for_all) for one in found)
-        try:
-            return all(results) if for_all else any(results)
-        except NotComparable as error:
-            raise RuleFailed(f"{self.path}: {error}") from None
+        failed: RuleFailed | None = None
+        for one in found:
+            try:
+                if self._compared(one, comparisons, for_all=for_all) is not for_all:
+                    return not for_all
+            except NotComparable as error:
+                failed = RuleFailed(f"{self.path}: {error}")
+            except RuleFailed as error:
+                failed = error
+        if failed is not None:
+            raise failed
+        return for_all
 
     def _compared(self, value: Any, comparisons: list[Holds], *, for_all: bool) -> bool:
         if value is _OTHER_FORM:
@@ -309,10 +327,10 @@ def _one_of(wanted: list[Any], reading: Reading, *, is_loose: bool) -> Holds:
     if is_loose:
         return Constants(wanted, reading.likeness).contain
     forms = wanted + [reading.canonical(constant) for constant in wanted]
-    texts = {form for form in forms if isinstance(form, str)}
-    others = [form for form in forms if not isinstance(form, str)]
+    single = {form for form in forms if _is_indexed(form)}
+    others = [form for form in forms if not _is_indexed(form)]
     return lambda value: (
-        value in texts if isinstance(value, str) else any(are_same(value, each) for each in others)
+        value in single if _is_indexed(value) else any(are_same(value, each) for each in others)
     )
 
 
@@ -334,6 +352,11 @@ def _number(name: str, limit: float) -> Holds:
         return compare(value)
 
     return holds
+
+
+def _is_indexed(value: Any) -> bool:
+    """Whether equal values are equal in Python, too: true is 1 there."""
+    return isinstance(value, (str, int, float)) and not isinstance(value, bool)
 
 
 @lru_cache(maxsize=1024)

@@ -10,7 +10,6 @@ from toolpool.contract.schema.canonical import spelling
 from toolpool.contract.schema.json_values import json_type
 
 _CLOCK = re.compile(r"(?:^|\d[Tt ])\d\d:\d\d")
-_PAIRS_AT_MOST = 100_000
 
 
 class NotComparable(Exception):
@@ -27,7 +26,7 @@ class Likeness(NamedTuple):
     is_number: bool = False
     """Whether texts may be numbers, as those of a Decimal."""
     listed: frozenset[str] = frozenset()
-    """Texts that the schema lists (`enum`): they cannot stand for an object, nor the reverse."""
+    """Texts that the schema lists (`enum`) for the value itself: they contain no object."""
 
 
 def are_same(one: Any, other: Any) -> bool:
@@ -42,7 +41,7 @@ def are_same(one: Any, other: Any) -> bool:
 
 
 class Constants:
-    """Constants of a rule, indexed so that a list of a model is compared in linear time."""
+    """Constants of a rule, indexed so that a value is compared with all single values at once."""
 
     def __init__(self, values: Iterable[Any], likeness: Likeness) -> None:
         values = list(values)
@@ -66,12 +65,12 @@ class Constants:
         self._lists = [
             (each, Constants(each, likeness)) for each in values if isinstance(each, list)
         ]
+        below = likeness._replace(listed=frozenset())
         self._objects = [
-            {name: Constants([inner], likeness) for name, inner in each.items()}
+            (each, {name: Constants([inner], below) for name, inner in each.items()})
             for each in values
             if isinstance(each, dict)
         ]
-        self._given = [each for each in values if isinstance(each, dict)]
 
     def contain(self, value: Any) -> bool:
         """Whether a tool may take a value as one of the constants.
@@ -85,8 +84,6 @@ class Constants:
         if value is None:
             return self._has_null
         if isinstance(value, list):
-            if len(value) * len(self._objects) > _PAIRS_AT_MOST:
-                raise NotComparable("there are too many objects to compare")
             return self._has_list(value) or any(map(self._has_single, value))
         return self._has_single(value) or self._has_list([value])
 
@@ -99,12 +96,14 @@ class Constants:
                 return True
             if not self._has_scalars:
                 return False
-            raise NotComparable("it is an object, and is compared with a single value")
+            raise NotComparable("its type is object, and it is compared with a single value")
         if self._has_scalar(value):
             return True
         is_listed = isinstance(value, str) and value in self._likeness.listed
         if self._objects and not isinstance(value, (bool, type(None))) and not is_listed:
-            raise NotComparable(f"it is a {json_type(value)}, and is compared with an object")
+            raise NotComparable(
+                f"its type is {json_type(value)}, and it is compared with an object"
+            )
         return False
 
     def _has_scalar(self, value: Any) -> bool:
@@ -127,7 +126,7 @@ class Constants:
 
     def _has_object(self, value: dict[str, Any]) -> bool:
         failed: NotComparable | None = None
-        for given, fields in zip(self._given, self._objects, strict=True):
+        for given, fields in self._objects:
             try:
                 if self._is_object(value, given, fields):
                     return True
@@ -189,7 +188,7 @@ def _moment(text: str) -> datetime | time | None:
         return None
     for kind in (datetime, time):
         try:
-            return kind.fromisoformat(text)
+            return kind.fromisoformat(text.upper())  # RFC 3339 permits `t` and `z`
         except ValueError:
             continue
     return None

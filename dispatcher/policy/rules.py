@@ -84,7 +84,7 @@ class Rule:
 
     def tests_of(
         self, spec: ToolSpec, schema: ToolSchema, *, is_named: bool | None = None
-    ) -> "list[Test]":
+    ) -> list[Test]:
         """Its tests for the arguments of a tool that it names. Raises `Useless`.
 
         Only a rule that names this very tool, and no pattern, has to match a possible call.
@@ -128,17 +128,19 @@ class Rule:
             return False
         if self._session is not None and not self._session.fullmatch(call.session or ""):
             return False
-        try:
-            return all(
-                test.holds(
-                    call.context if test.of_context else call.arguments, for_all=self._for_all
-                )
-                for test in tests
-            )
-        except RuleFailed as error:
-            raise RuleFailed(f"{self.name}: {error}") from None
-        except (ValueError, RecursionError) as error:  # a value that is not Unicode, or too deep
-            raise RuleFailed(f"{self.name}: {type(error).__name__}") from None
+        failed = ""
+        for test in tests:
+            value = call.context if test.of_context else call.arguments
+            try:
+                if not test.holds(value, for_all=self._for_all):
+                    return False
+            except RuleFailed as error:
+                failed = str(error)
+            except (ValueError, RecursionError) as error:  # not Unicode, or nested too deeply
+                failed = type(error).__name__
+        if failed:
+            raise RuleFailed(f"{self.name}: {failed}")
+        return True
 
 
 class ToolRules(NamedTuple):

@@ -27,8 +27,8 @@ log = logs.logger("children")
 
 _START_SECONDS = 60.0
 _CHILDREN_A_CALL = 3
-_CALLS_PER_CHILD = 10_000  # afterwards a child is replaced, since tools may leak memory
 """How many child processes a call is tried in, if each of them ends before the call begins."""
+_CALLS_PER_CHILD = 10_000  # afterwards a child is replaced, since tools may leak memory
 _ROOM_BYTES = 4 << 20
 
 

@@ -93,7 +93,7 @@ local function approval_after(key, state, replies, is_for_now, handed_over)
   -- One dispatcher's timeout is not enough: others may wait longer.
   local is_over = tonumber(fields_of(key, 'state', 'expires')[2] or 0) <= now + (state == 'waiting' and EARLY_MS or 0)
   if (which == 'unapproved' or which == 'deadline') and is_over then return 'expired' end
-  -- A refusal of an approved call is final for all: each dispatcher would leave the call to the others.
+  -- A refusal of an approved call ends this attempt for all: each would leave it to the others.
   local is_for_all = which == 'refused' and state == 'approved'
   if which == 'leave' or which == 'refused' or which == 'deadline' and state == 'approved' then
     if not is_for_all and others_wait(key, replies, 0, now + EARLY_MS, handed_over) then return nil end

@@ -245,6 +245,5 @@ async def test_a_refusal_after_approval_ends_the_call_for_each_dispatcher_that_w
         async with asyncio.timeout(5):
             results = await asyncio.gather(*waiting)
     assert RAN == []
-    assert [(r.code, r.executed) for r in results if r] == [(results[0].code, Executed.NO)] * 2
-    assert not is_denied or all(map(denied, results))
+    assert all(map(denied, results))
     assert len(asked_for) < 6
