@@ -7,6 +7,7 @@ matching takes linear time: the text comes from a model.
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -15,11 +16,17 @@ import msgspec
 
 from toolpool.contract import encoding
 from toolpool.contract.schema.json_values import has_more_values_than
-from toolpool.dispatcher.policy.equality import Constants, Likeness, NotComparable, are_same
+from toolpool.dispatcher.policy.equality import (
+    Constants,
+    Likeness,
+    NotComparable,
+    are_same,
+    number_of,
+)
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+|\*)\]")
 _FLAGS = re.compile(r"\(\?([a-zA-Z-]+)[:)]")
-_PAIRS_AT_MOST = 1_000_000
+_COMPARISONS_AT_MOST = 2_000_000
 _NUMBERS = ("above", "at_least", "below", "at_most")
 _RUST = {
     ".": r"[^\n\r\u2028\u2029]",
@@ -74,6 +81,8 @@ class StepForms(NamedTuple):
     """Whether it may be a map. For a name: of objects that have this field, in place of one."""
     is_object: bool = True
     """Whether it may be one object in place of a list, if the step is no name."""
+    is_open: bool = True
+    """Whether the schema says nothing about the value."""
 
 
 class Reading(NamedTuple):
@@ -122,7 +131,9 @@ class Test:
             e for each in self.constants for e in (each if isinstance(each, list) else [each])
         ]
         composed = [each for each in single if isinstance(each, (dict, list))]
-        self._weight = len(lists) + (len(encoding.encode(composed)) // 4 if composed else 0)
+        self._weight = len(lists)
+        if composed:
+            self._weight += 5 * len(encoding.encode(composed)) * 2 ** _depth(composed)
         """About how many comparisons a value needs; single values are compared all at once."""
         if condition.one_of == [] or condition.none_of == []:
             raise ValueError(f"{path!r}: a list to compare with must not be empty")
@@ -162,7 +173,7 @@ class Test:
             found = [element for one in found for element in _elements(one)]
         if not found:  # `[*]` of an empty list
             return self._missing is True
-        if self._weight and has_more_values_than(_PAIRS_AT_MOST // self._weight, found):
+        if self._weight and has_more_values_than(_COMPARISONS_AT_MOST // self._weight, found):
             raise RuleFailed(f"{self.path} is too large to be compared with that many values")
         comparisons = self._for_all if for_all else self._comparisons
         failed: RuleFailed | None = None
@@ -212,7 +223,8 @@ class Test:
         elif isinstance(value, dict) and not isinstance(step, str):
             yield from self._of_each(value, number, for_all=for_all)
         elif isinstance(value, dict):
-            yield from below(value[step]) if step in value else self._missing_in(value, number)
+            yield from below(value[step]) if step in value else [_ABSENT]
+            yield from self._in_map(value, number)
         elif value is not None and not step:  # `[*]` or `[0]` of a single value
             yield from below(value)
         elif isinstance(value, (bool, type(None))) or isinstance(step, int):
@@ -221,15 +233,18 @@ class Test:
             is_listed = isinstance(value, str) and value in self._forms(number).listed
             yield _ABSENT if is_listed else _OTHER_FORM
 
-    def _missing_in(self, value: dict[str, Any], number: int) -> Iterator[Any]:
-        """A placeholder for a field that an object does not have."""
-        is_map = self._forms(number).is_map and any(
-            each is not _ABSENT
-            for one in value.values()
-            if isinstance(one, (dict, list))
+    def _in_map(self, value: dict[str, Any], number: int) -> list[Any]:
+        """`_OTHER_FORM` if an object may be a map of objects that have the named field."""
+        forms, step = self._forms(number), self.steps[number]
+        if not forms.is_map or (forms.is_open and step in value):
+            return []
+        found = (
+            each
+            for name, one in value.items()
+            if name != step and isinstance(one, (dict, list))
             for each in self._at(one, number, for_all=True)
         )
-        yield _OTHER_FORM if is_map else _ABSENT
+        return [_OTHER_FORM] if any(each is not _ABSENT for each in found) else []
 
     def _of_each(self, value: dict[str, Any], number: int, *, for_all: bool) -> list[Any]:
         """The values of each element of a map, or of one object in place of a list.
@@ -303,7 +318,7 @@ def _comparisons(condition: Condition, reading: Reading, *, is_loose: bool) -> I
     for name in _NUMBERS:
         limit = getattr(condition, name)
         if limit is not None:
-            yield _number(name, limit)
+            yield _number(name, limit, reads_texts=reading.likeness.is_number)
     if condition.matches is not None:
         yield _pattern(condition.matches)
     if condition.does_not_match is not None:
@@ -334,7 +349,14 @@ def _one_of(wanted: list[Any], reading: Reading, *, is_loose: bool) -> Holds:
     )
 
 
-def _number(name: str, limit: float) -> Holds:
+def _depth(value: Any) -> int:
+    """How deep lists are nested in a value, without the outermost."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    deepest = max(map(_depth, inside), default=0)
+    return deepest + any(isinstance(each, list) for each in inside)
+
+
+def _number(name: str, limit: float, *, reads_texts: bool) -> Holds:
     if not -math.inf < limit < math.inf:
         raise ValueError(f"`{name}` must be a JSON number, not nan or inf")
     compare: Callable[[Any], bool] = {
@@ -347,7 +369,9 @@ def _number(name: str, limit: float) -> Holds:
     def holds(value: Any) -> bool:
         if value is None:
             return False
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if reads_texts and isinstance(value, str):
+            value = number_of(value)
+        if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
             raise RuleFailed(f"`{name}` needs a number, and the value is a {_kind(value)}")
         return compare(value)
 
@@ -368,11 +392,13 @@ def _pattern(pattern: str) -> Holds:
         )
     if re.search(r"(?:^|[^\\])(?:\\\\)*\[\^?\]", pattern):
         raise ValueError(f"the pattern {pattern!r} has an empty class: write \\] for a bracket")
-    if any(set(flags) - set("im-") for flags in _FLAGS.findall(pattern)):
+    if any(set(flags) - set("i-") for flags in _FLAGS.findall(pattern)):
         raise ValueError(
-            f"the pattern {pattern!r} has a flag that ECMA-262 does not have; [\\d\\D] "
-            "matches any character, line breaks too"
+            f"the pattern {pattern!r} has a flag other than i; [\\d\\D] matches any character, "
+            "line breaks too, and (^|\\n) the beginning of a line"
         )
+    if any(sign in (r"\A", r"\z") for sign, _ in _signs(pattern)):
+        raise ValueError(f"the pattern {pattern!r} has \\A or \\z: write ^ or $")
     try:
         validator = jsonschema_rs.validator_for(
             {"pattern": _of_rust(pattern)}, pattern_options=jsonschema_rs.RegexOptions()

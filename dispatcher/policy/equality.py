@@ -48,8 +48,8 @@ class Constants:
         self._likeness = likeness
         self._texts = {each for each in values if isinstance(each, str)}
         scalars = [e for e in values if isinstance(e, (int, float)) and not isinstance(e, bool)]
-        self._numbers = set(map(_number, scalars))
-        self._text_numbers = set(map(_number, self._texts)) - {None}
+        self._numbers = set(map(number_of, scalars))
+        self._text_numbers = set(map(number_of, self._texts)) - {None}
         self._as_text = self._numbers | self._text_numbers if likeness.is_number else self._numbers
         self._flags = {str(each).lower() for each in values if isinstance(each, bool)}
         self._moments = set(map(_moment, self._texts)) - {None}
@@ -113,7 +113,7 @@ class Constants:
         if value is None:
             return self._has_null
         if isinstance(value, (int, float)):
-            number = _number(value)
+            number = number_of(value)
             return number in self._numbers or number in self._text_numbers
         if value in self._texts or (self._flags and value.lower() in self._flags):
             return True
@@ -122,7 +122,7 @@ class Constants:
                 return True
         if self._moments and _moment(value) in self._moments:
             return True
-        return bool(self._as_text) and _number(value) in self._as_text
+        return bool(self._as_text) and number_of(value) in self._as_text
 
     def _has_object(self, value: dict[str, Any]) -> bool:
         failed: NotComparable | None = None
@@ -164,16 +164,16 @@ class Constants:
         return known
 
     def _has_list(self, value: list[Any]) -> bool:
-        if not self._lists:
-            return False
-        own = Constants(value, self._likeness)
-        return any(
-            all(map(index.contain, value)) and all(map(own.contain, given))
-            for given, index in self._lists
-        )
+        own: Constants | None = None  # built only if the other half holds
+        for given, index in self._lists:
+            if all(map(index.contain, value)):
+                own = own or Constants(value, self._likeness)
+                if all(map(own.contain, given)):
+                    return True
+        return False
 
 
-def _number(value: Any) -> Decimal | None:
+def number_of(value: Any) -> Decimal | None:
     """A number, or a text that types such as Decimal read as one."""
     try:
         number = Decimal(value if isinstance(value, (int, str)) else repr(value))

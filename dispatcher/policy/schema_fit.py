@@ -79,7 +79,7 @@ class ToolSchema:
         readings = [self._read(constant, nodes) for constant in test.constants]
         if is_named:
             _require_possible(test, readings, compared)
-        if not test.constants:
+        if not test.constants and not test.needs_number:
             return Reading(forms)
 
         def canonical(constant: Any) -> Any:
@@ -172,11 +172,12 @@ class ToolSchema:
         maps = [part for part in parts if _of_any_name(part)]
         has_objects = any(part.get("properties") for part in parts)
         if not isinstance(step, str):
-            return StepForms(frozenset(), is_open or bool(maps), is_open or has_objects or not maps)
+            is_object = is_open or has_objects or not maps
+            return StepForms(frozenset(), is_open or bool(maps), is_object, is_open)
         below = [e for part in maps if "properties" not in part for e in _of_any_name(part)]
         inner = self._with_elements(self._parts(below)) if has_objects else []
         is_map = any(_says_nothing(part) or _field(part, step) for part in inner)
-        return StepForms(_listed_texts(parts), is_open or is_map)
+        return StepForms(_listed_texts(parts), is_open or is_map, is_open=is_open)
 
     def _likeness(self, parts: Sequence[Node]) -> Likeness:
         """Which different values are the same here, and in the fields and elements below."""

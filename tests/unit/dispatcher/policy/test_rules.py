@@ -227,6 +227,8 @@ def test_a_rule_that_cannot_be_held_to_a_value_fails(
         ('[[rule]]\naction = "deny"\ntool = []', "names no tool"),
         ('[[rule]]\naction = "deny"\ntool = ""', "names no tool"),
         ('[[rule]]\naction = "deny"\nargument = "a"\nmatches = "(?s)rm.*-rf"', "a flag"),
+        ('[[rule]]\naction = "deny"\nargument = "a"\nmatches = "(?m:^Bcc:)"', "a flag"),
+        ('[[rule]]\naction = "deny"\nargument = "a"\nmatches = \'^evil\\z\'', "write ^ or $"),
         ('[[rule]]\naction = "deny"\nargument = "a"\nmatches = "a(?is:b.c)"', "a flag"),
         ('[[rule]]\naction = "deny"\nargument = "a"\nmatches = "^[].]+$"', "an empty class"),
         ('[[rule]]\naction = "deny"\nargument = "a"\nmatches = "[^].]"', "an empty class"),

@@ -334,6 +334,8 @@ NOT_COMPARABLE = [
     (list[Line] | dict[str, Line], "[1].sku", {"first": {"sku": "evil"}}),
     (dict[str, Any], "by.id", {"by": [["evil"]]}),
     (To | Literal["self"], "", {"to": {"sku": "self"}}),
+    (Line | dict[str, Line | str], "sku", {"sku": "a", "x": {"sku": "evil"}}),
+    (Line | dict[str, Line | None], "sku", {"sku": None, "x": {"sku": "evil"}}),
 ]
 UNHARMED = [
     (Line | None, "sku", None),
@@ -496,6 +498,34 @@ def test_an_element_that_is_equal_decides_although_another_cannot_be_compared() 
     rules, spec = rule_on(schema_of(list[str | Line]), "[*]", "eve")
     for value in (["eve", {"sku": "a"}], [{"sku": "a"}, "eve"]):
         assert judged(rules, spec, value) == Deny("")
+
+
+@pytest.mark.parametrize(
+    ("constant", "value"),
+    [
+        ([[1], [2]], [[[[1]]], [3]] * 50_000),
+        ([[1], [2]], [[[[[[[[[1]]]]]]]]] * 40_000),
+        ([[[[[[[[[[1]]]]]]]]]], [[[[[[[[[[1]]]]]]]]]] * 10_000),
+    ],
+    ids=str,
+)
+def test_nested_lists_that_need_too_many_comparisons_deny_the_call(
+    constant: Any, value: Any
+) -> None:
+    rules, spec = rule_on({}, "", constant)
+    with pytest.raises(RuleFailed, match="too large to be compared"):
+        judged(rules, spec, value)
+    assert judged(rules, spec, constant) == Deny("")
+
+
+@pytest.mark.parametrize("amount", [{}, {"lines": "900"}, {"lines": 900}])
+def test_a_text_that_the_tool_reads_as_a_number_is_compared_as_one(amount: dict[str, Any]) -> None:
+    schema = with_lines({**TypeAdapter(Decimal).json_schema(), "default": "900"})
+    spec = msgspec.structs.replace(order.spec, input_schema=schema)
+    arguments = SchemaValidator(schema).canonical(amount)
+    for limit, verdict in ((100, Deny("")), (1000, Allow())):
+        rules = parse(f'[[rule]]\naction = "deny"\nargument = "lines"\nabove = {limit}', "p")
+        assert rules.decide(proposed(arguments, spec), spec).verdict == verdict
 
 
 def test_a_rule_that_allows_needs_the_text_that_it_names() -> None:
