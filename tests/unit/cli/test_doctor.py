@@ -301,11 +301,12 @@ def test_a_rule_that_cannot_be_applied_to_a_tool_is_named(tmp_path: Path) -> Non
     path = tmp_path / "policy.toml"
     path.write_text(
         '[[rule]]\nname = "odd"\ntool = "refund"\naction = "deny"\n'
-        'argument = "lines[*].sku"\nequals = "x"'
+        'argument = "amount"\nmatches = "x"'
     )
-    [finding] = checks.check_rules(
-        Settings(policy=str(path)), Fleet(entries={"refund": entry("refund")})
-    )
+    schema = {"type": "object", "properties": {"amount": {"type": "integer"}}}
+    spec = sealed(ToolSpec(name="refund", input_schema=schema))
+    fleet = Fleet(entries={"refund": CatalogEntry(spec=spec, published_at=1.0, version="1.0")})
+    [finding] = checks.check_rules(Settings(policy=str(path)), fleet)
     assert finding.level is Level.FAIL
     assert "refund" in finding.message and "odd" in finding.message
 
