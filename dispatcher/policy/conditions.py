@@ -369,17 +369,16 @@ def _number(name: str, limit: float, *, reads_texts: bool) -> Holds:
     def holds(value: Any) -> bool:
         if value is None:
             return False
-        if reads_texts and isinstance(value, str):
-            value = number_of(value)
-        if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+        number = number_of(value) if reads_texts and isinstance(value, str) else value
+        if isinstance(number, bool) or not isinstance(number, (int, float, Decimal)):
             raise RuleFailed(f"`{name}` needs a number, and the value is a {_kind(value)}")
-        return compare(value)
+        return compare(number)
 
     return holds
 
 
 def _is_indexed(value: Any) -> bool:
-    """Whether equal values are equal in Python, too: true is 1 there."""
+    """Whether a value can be looked up in a set: Python takes true for 1, and JSON does not."""
     return isinstance(value, (str, int, float)) and not isinstance(value, bool)
 
 

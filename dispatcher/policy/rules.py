@@ -110,7 +110,7 @@ class Rule:
     def is_useless(
         self, spec: ToolSpec, schema: ToolSchema, *, is_named: bool | None = None
     ) -> bool:
-        """Whether it cannot be applied to a tool that it names. See `tests_of`."""
+        """Whether this rule cannot be applied to a tool that it names; see `tests_of`."""
         try:
             self.tests_of(spec, schema, is_named=is_named)
         except Useless:
@@ -201,10 +201,11 @@ class Rules:
             rules: Sequence[tuple[Rule, Sequence[Test]]] = [
                 (rule, rule.tests) for rule in self._for(call.tool)
             ]
-        elif why := self.misfit(spec):
-            raise RuleFailed(why)
         else:
-            rules = self._of_tool(spec).rules
+            of_tool = self._of_tool(spec)
+            if of_tool.misfit:
+                raise RuleFailed(of_tool.misfit)
+            rules = of_tool.rules
         for rule, tests in rules:
             if rule.fits(call, tests):
                 return RuleVerdict(rule.verdict, rule.name)

@@ -1,8 +1,8 @@
 """How the schema of a tool reads a condition of a rule, and why a rule may be useless for a tool.
 
-A value that a condition cannot compare denies the call when it comes (see `conditions`). Here are
-the faults that no call would show: a path or a constant that no call can have, and values that a
-rule would compare in another form than the tool gets.
+A call is denied if a condition cannot compare one of its values (see `conditions`). This module
+finds the faults that no call would show: a path or a constant that no call can have, and values
+that a rule would compare in another form than the tool gets.
 """
 
 import functools
@@ -82,8 +82,10 @@ class ToolSchema:
         if not test.constants and not test.needs_number:
             return Reading(forms)
 
+        read = {id(c): forms for c, forms in zip(test.constants, readings, strict=True)}
+
         def canonical(constant: Any) -> Any:
-            found = self._read(constant, nodes)
+            found = read[id(constant)]
             return found[0] if len(found) == 1 else constant
 
         return Reading(forms, canonical, self._likeness(compared))
