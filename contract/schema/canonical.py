@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
 
-import jsonschema_rs
 from pydantic import (
     AnyUrl,
     IPvAnyAddress,
@@ -32,6 +31,7 @@ from pydantic import (
 
 from toolpool.contract import encoding
 from toolpool.contract.schema.json_values import list_of, pointer_step
+from toolpool.contract.schema.patterns import has_pattern
 from toolpool.contract.schema.references import (
     UNIONS,
     at_pointer,
@@ -220,22 +220,6 @@ def _by_pattern(patterns: dict[str, Any], name: str, place: str) -> list[_Field]
         for pattern, node in patterns.items()
         if has_pattern(pattern, name)
     ]
-
-
-def has_pattern(pattern: str, text: str) -> bool:
-    """Whether a text matches a pattern of the schema; False if the pattern cannot be used."""
-    validator = _validator(pattern)
-    return validator is not None and validator.is_valid(text)
-
-
-@functools.lru_cache(maxsize=1024)
-def _validator(pattern: str) -> "jsonschema_rs.Draft202012Validator | None":
-    try:
-        return jsonschema_rs.Draft202012Validator(
-            {"pattern": pattern}, pattern_options=jsonschema_rs.RegexOptions()
-        )
-    except ValueError:
-        return None
 
 
 def spelled(format: Any, text: str) -> str:

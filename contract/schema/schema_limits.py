@@ -9,6 +9,7 @@ from typing import Any
 
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.schema.json_values import list_of, members_of
+from toolpool.contract.schema.patterns import pattern_cost, size_of
 from toolpool.contract.schema.references import UNIONS, resolve
 from toolpool.contract.schema.validation_cost import UNBOUND, ValidationCost
 
@@ -18,6 +19,8 @@ DEEPEST = 100
 """Limits nesting that overflows the stack of a compiler or of a shape."""
 _PATTERN_CHARACTERS = 4_000
 """Limits patterns of megabytes: compiling one takes seconds."""
+_PATTERN_BYTES = 64 << 20
+"""Limits many patterns that grow: compiling takes seconds and the memory stays."""
 _STEPS_AT_ONE_VALUE = 10_000
 """Limits the steps at one value: thirty references that each double them make a billion."""
 _OBJECTS = 3
@@ -34,6 +37,9 @@ class Extent:
 
     references: bool = False
     unions: bool = False
+    patterns: bool = False
+    """Whether a pattern may take long."""
+    pattern_bytes: int = 0
     longest: int = 1
 
 
@@ -67,11 +73,20 @@ def _add(found: Extent, node: dict[str, Any]) -> None:
     if "enum" in keys or "required" in keys:
         listed = len(list_of(node.get("enum"))), _OBJECTS * len(list_of(node.get("required")))
         found.longest = max(found.longest, *listed)
-    pattern = node.get("pattern")
-    if isinstance(pattern, str) and len(pattern) > _PATTERN_CHARACTERS:
+    names = node.get("patternProperties")
+    for pattern in (node.get("pattern"), *(names if isinstance(names, dict) else ())):
+        if isinstance(pattern, str) and len(pattern) > _PATTERN_CHARACTERS:
+            raise ToolDeclarationInvalid(
+                f"its input_schema has a pattern of {len(pattern):,} characters; at most "
+                f"{_PATTERN_CHARACTERS:,} are compiled"
+            )
+        if isinstance(pattern, str):
+            found.patterns = found.patterns or any(pattern_cost(pattern))
+            found.pattern_bytes += size_of(pattern)
+    if found.pattern_bytes > _PATTERN_BYTES:
         raise ToolDeclarationInvalid(
-            f"its input_schema has a pattern of {len(pattern):,} characters; at most "
-            f"{_PATTERN_CHARACTERS:,} are compiled"
+            "its input_schema has patterns that compile to more than "
+            f"{_PATTERN_BYTES >> 20} MiB: repetitions such as {{1,500}} grow with their number"
         )
 
 
@@ -80,7 +95,7 @@ def cost_of(schema: dict[str, Any], found: Extent) -> ValidationCost | None:
 
     Raises `ToolDeclarationInvalid` if the schema is too expensive for a single value.
     """
-    if not found.references:
+    if not found.references and not found.patterns:
         return None  # every subschema is applied at most once to a value, and there are few
     cost = ValidationCost(schema)
     if cost.at_one_value > _STEPS_AT_ONE_VALUE:

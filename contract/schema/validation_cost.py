@@ -1,4 +1,4 @@
-"""Counts the steps of a validation: how often a schema is applied to a value.
+"""Counts the steps of a validation: how often a schema is applied to a value, or a pattern to text.
 
 References can double that number at every level of the arguments. If a schema's cost cannot grow,
 it is not counted; otherwise the steps for a call's arguments are computed before the validation,
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toolpool.contract.schema.json_values import list_of, members_of
+from toolpool.contract.schema.patterns import NO_COST, PatternCost, pattern_cost, total
 from toolpool.contract.schema.references import at_pointer, resolve
 
 _LEVELS = 16
@@ -27,9 +28,10 @@ _HERE = {
 _BELOW = {
     **dict.fromkeys(
         ("items", "additionalProperties", "additionalItems", "unevaluatedItems", "prefixItems",
-         "unevaluatedProperties", "contains", "propertyNames"), "schemas"),
+         "unevaluatedProperties", "contains"), "schemas"),
     "patternProperties": "map",
     "properties": "named",
+    "propertyNames": "names",
 }  # fmt: skip
 _APPLYING = _HERE.keys() | _BELOW.keys()
 
@@ -43,6 +45,12 @@ class _Node:
     named: dict[str, list["_Node"]] = field(default_factory=dict)
     every: list["_Node"] = field(default_factory=list)
     tags: dict[str, str] = field(default_factory=dict)
+    names: list["_Node"] = field(default_factory=list)
+    """The schemas of the names of fields."""
+    by_name: PatternCost = NO_COST
+    """The patterns of `patternProperties`."""
+    patterns: PatternCost = NO_COST
+    """The patterns for a text, also of the schemas that apply to the same value."""
     cost: int = 0
 
     @property
@@ -69,6 +77,7 @@ class ValidationCost:
             self._connect(node)
         self._in_order = _ordered(self._found)
         self._by_depth = self._bounds()
+        self._has_patterns = any(any(node.patterns) or any(node.by_name) for node in self._found)
 
     @property
     def at_one_value(self) -> int:
@@ -78,31 +87,27 @@ class ValidationCost:
     @property
     def can_grow(self) -> bool:
         """Whether the cost can grow with the arguments."""
-        return max(self._by_depth) > _ORDINARY
+        return self._has_patterns or max(self._by_depth) > _ORDINARY
 
     def require_few(self, arguments: Any, most: int, *, is_explained: bool = False) -> None:
         """Raise `ValidationTooCostly` if a validation would take more than `most` steps.
 
         A validation without explanations skips the union branches with another tag.
         """
-        if self._may_take_more(arguments, most):
-            count = _Count(use_tags=not is_explained)
-            try:
-                cost = count.steps(self._start, arguments)
-            except RecursionError:
-                raise ValidationTooCostly from None
-            if cost > most:
-                raise ValidationTooCostly
+        has_patterns = self._has_patterns and not is_explained
+        if has_patterns or self._may_take_more(arguments, most):
+            count = _Count(use_tags=not is_explained, patterns=has_patterns)
+            count.require_few(self._start, arguments, most)
+
+    def require_few_below(self, schema: Any, value: Any, most: int) -> None:
+        """Raise `ValidationTooCostly` if one part of the schema takes more steps for a value."""
+        node = self._nodes.get(id(resolve(schema, self._root)), self._leaf)
+        _Count(use_tags=True, patterns=self._has_patterns).require_few(node, value, most)
 
     def require_few_errors(self, arguments: Any, most: int) -> None:
         """Raises `ValidationTooCostly` if unions may yield more than `most` errors."""
         count = _Count(use_tags=False, errors=True, pairs=most)
-        try:
-            found = count.steps(self._start, arguments)
-        except RecursionError:
-            raise ValidationTooCostly from None
-        if found > most:
-            raise ValidationTooCostly
+        count.require_few(self._start, arguments, most)
 
     def _may_take_more(self, arguments: Any, most: int) -> bool:
         """Whether the number of values at each depth allows for more steps."""
@@ -145,7 +150,8 @@ class ValidationCost:
         if _APPLYING & schema.keys() == {"$ref"}:
             target = resolve(schema, self._root)
             schema = target if isinstance(target, dict) else {}
-        if _APPLYING.isdisjoint(schema) and "required" not in schema:
+        is_applying = not _APPLYING.isdisjoint(schema) or "required" in schema
+        if not is_applying and not any(pattern_cost(schema.get("pattern"))):
             return self._leaf
         node = self._nodes.get(id(schema))
         if node is None:
@@ -155,6 +161,7 @@ class ValidationCost:
 
     def _connect(self, node: _Node) -> None:
         """Find the schemas applied to the same value and to its children."""
+        node.patterns = pattern_cost(node.schema.get("pattern"))
         for key, inner in node.schema.items():
             if key in _HERE:
                 node.here += self._each(_HERE[key], inner)
@@ -165,6 +172,11 @@ class ValidationCost:
                     for name, each in inner.items()
                     if isinstance(each, dict) and isinstance(each.get("const"), str)
                 }
+            elif key == "patternProperties" and isinstance(inner, dict):
+                node.by_name = total(map(pattern_cost, inner))
+                node.every += self._each("map", inner)
+            elif key == "propertyNames":
+                node.names = self._each("schemas", inner)
             elif key in _BELOW:
                 node.every += self._each(_BELOW[key], inner)
 
@@ -187,17 +199,28 @@ class ValidationCost:
 class _Count:
     """Counts the steps for one call's arguments, or their possible errors."""
 
-    def __init__(self, *, use_tags: bool, errors: bool = False, pairs: int = _PAIRS) -> None:
+    def __init__(
+        self, *, use_tags: bool, errors: bool = False, patterns: bool = False, pairs: int = _PAIRS
+    ) -> None:
         self._use_tags = use_tags
+        self._patterns = patterns
         self._errors = errors
         self._pairs = pairs
         self._known: dict[tuple[int, int], int] = {}
 
+    def require_few(self, node: _Node, value: Any, most: int) -> None:
+        """Raise `ValidationTooCostly` if there are more than `most` steps."""
+        try:
+            if self.steps(node, value) > most:
+                raise ValidationTooCostly
+        except RecursionError:
+            raise ValidationTooCostly from None
+
     def steps(self, node: _Node, value: Any) -> int:
         """Count the steps. Raises `ValidationTooCostly` if even counting takes too long."""
-        inside = isinstance(value, (dict, list))
-        if not inside:
-            return node.cost
+        if not isinstance(value, (dict, list)):
+            has_text = self._patterns and isinstance(value, str)
+            return node.cost + (node.patterns.steps(len(value)) if has_text else 0)
         key = (id(node), id(value))
         known = self._known.get(key)
         if known is not None:
@@ -205,21 +228,24 @@ class _Count:
         if len(self._known) > self._pairs:
             raise ValidationTooCostly
         self._known[key] = 0  # a validator stops at a cycle
-        total = node.asked if self._errors else 1
+        found = node.asked if self._errors else 1
         for inner in node.here:
-            total += 1 if self._is_other(inner, value) else self.steps(inner, value)
+            found += 1 if self._is_other(inner, value) else self.steps(inner, value)
         if isinstance(value, dict):
+            for name in value if node.names or (self._patterns and any(node.by_name)) else ():
+                found += node.by_name.steps(len(name)) if self._patterns else 0
+                found += sum(self.steps(inner, name) for inner in node.names)
             for name, field_value in value.items():
                 for inner in node.named.get(name, ()):
-                    total += self.steps(inner, field_value)
+                    found += self.steps(inner, field_value)
                 for inner in node.every:
-                    total += self.steps(inner, field_value)
+                    found += self.steps(inner, field_value)
         else:
             for item in value:
                 for inner in node.every:
-                    total += self.steps(inner, item)
-        self._known[key] = total
-        return total
+                    found += self.steps(inner, item)
+        self._known[key] = found
+        return found
 
     def _is_other(self, node: _Node, value: Any) -> bool:
         """Whether the value has another tag than the schema."""
@@ -236,7 +262,7 @@ def _one_level_down(here: dict[_Node, int]) -> dict[_Node, int]:
         for name, inner in node.named.items():
             for target in inner:
                 by_name[name][target] += times
-        for target in node.every:
+        for target in node.every + node.names:
             every[target] += times
     most: dict[_Node, int] = {}
     for counts in by_name.values():
@@ -263,6 +289,7 @@ def _ordered(nodes: list[_Node]) -> list[_Node]:
                 open_nodes.discard(node)
                 node.here = [each for each in node.here if each.cost and each not in open_nodes]
                 node.cost = min(1 + sum(each.cost for each in node.here), UNBOUND)
+                node.patterns = total([node.patterns, *(each.patterns for each in node.here)])
                 done.append(node)
             elif inner not in seen:
                 seen.add(inner)

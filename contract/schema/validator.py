@@ -15,13 +15,14 @@ import jsonschema_rs
 
 from toolpool.contract import encoding
 from toolpool.contract.errors import ToolDeclarationInvalid
-from toolpool.contract.schema import schema_limits
+from toolpool.contract.schema import patterns, schema_limits
 from toolpool.contract.schema.canonical import TYPED_FORMATS, Canonical
 from toolpool.contract.schema.dialect import plain
 from toolpool.contract.schema.explain import Explainer
 from toolpool.contract.schema.json_values import has_more_values_than, json_type
 from toolpool.contract.schema.object_fields import NO_OBJECT, takes_objects
 from toolpool.contract.schema.problem import Problem
+from toolpool.contract.schema.references import at_pointer
 from toolpool.contract.schema.shape import Shapes
 from toolpool.contract.schema.validation_cost import ValidationCost, ValidationTooCostly
 from toolpool.contract.spec import ToolSpec
@@ -34,7 +35,9 @@ _EXPLAINED_NODES = 2_000
 _LARGEST_NAMED = 10_000
 _ITEMS_EXPLAINED = 32
 _STEPS_TO_DECIDE = 2_000_000
-"""Limits unions that double at each level of the arguments. A step costs some 20 nanoseconds."""
+"""Limits unions that double at each level of the arguments, at some 20 nanoseconds a step, and
+texts that patterns match slowly, at 0.2 microseconds at worst.
+"""
 _STEPS_TO_EXPLAIN = 5_000
 """The same for arguments that are invalid: each mismatch creates an error, some microseconds."""
 _BRANCH_ERRORS = 5_000
@@ -42,14 +45,8 @@ _BRANCH_ERRORS = 5_000
 _CARRIED_AT_MOST = 300_000
 """Limits many wrong values of a large enum: each error carries the list. 100 nanoseconds each."""
 _ABOUT_SIZE = frozenset({"minItems", "contains", "minContains", "unevaluatedItems"})
-_PATTERN_BYTES = 1 << 20
-"""Limits a pattern of few characters that grows, such as `((a{100}){100}){100}`."""
 _ROOT = "urn:toolpool:schema"
 _REMOTE = re.compile(r"Resource '(.*?)' is not present in a registry")
-_BACKTRACKS = 10_000
-"""Limits catastrophic patterns that need look-around; all others run in linear time."""
-_LINEAR = jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES)
-_BOUNDED = jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_limit=_PATTERN_BYTES)
 
 
 class SchemaValidator:
@@ -101,8 +98,14 @@ class SchemaValidator:
         """Whether a value is valid at a JSON pointer into the schema, and its canonical form there.
 
         A text whose format has a Python type is valid only if that type accepts it. Raises
-        ValueError if the schema's defaults recurse without end.
+        ValueError if the schema's defaults recurse without end, or validation takes too long.
         """
+        if self._cost is not None:
+            try:
+                schema = at_pointer(self._schema, place)
+                self._cost.require_few_below(schema, value, _STEPS_TO_DECIDE)
+            except ValidationTooCostly:
+                raise ValueError("its schema takes too many steps to validate a value") from None
         return self._typed.at(place, value)
 
     @functools.cached_property
@@ -207,11 +210,11 @@ def _compiled(
                 f"its input_schema is {size:,} bytes; at most {_BYTES_AT_MOST:,} are compiled"
             )
         try:
-            return _compile(schema, _LINEAR, registry, formats)
+            return _compile(schema, patterns.LINEAR, registry, formats)
         except jsonschema_rs.ValidationError as error:
             if "pattern" not in str(error):
                 raise
-            return _compile(schema, _BOUNDED, registry, formats)
+            return _compile(schema, patterns.BACKTRACKING, registry, formats)
     except (
         jsonschema_rs.ValidationError,
         jsonschema_rs.ReferencingError,
@@ -220,6 +223,8 @@ def _compiled(
         RecursionError,
     ) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
+        if reason.endswith('is not a "regex"'):
+            reason = f"{reason}, or it is too large: repetitions such as {{1,5000}} grow"
         if remote := _REMOTE.search(reason):
             reason = f"it refers to {remote[1]}, and nothing is fetched; put that under $defs"
         raise ToolDeclarationInvalid(f"its input_schema does not compile: {reason[:300]}") from None
@@ -227,7 +232,7 @@ def _compiled(
 
 def _compile(
     schema: dict[str, Any],
-    patterns: Any,
+    options: Any,
     registry: "jsonschema_rs.Registry | None",
     formats: Mapping[str, Callable[[str], bool]] | None,
 ) -> "jsonschema_rs.Validator":
@@ -235,7 +240,7 @@ def _compile(
         schema,
         validate_formats=True,
         formats=dict(formats) if formats else None,
-        pattern_options=patterns,
+        pattern_options=options,
         offline=True,
         registry=registry,
     )

@@ -84,7 +84,7 @@ LOCALE = Locale(
     unknown_field_leave_out="{unknown}, leave it out",
     unknown_field_meant="{unknown}, did you mean '{closest}'?",
     ambiguous="fits more than one alternative, leave out what belongs to only one of them",
-    too_deep="is nested too deeply for this tool, send a flatter value",
+    too_deep="is too large or too deeply nested for this tool, send a shorter or flatter value",
     limits={
         "minimum": "a number of at least {expected}",
         "maximum": "a number of at most {expected}",

@@ -84,7 +84,7 @@ LOCALE = Locale(
     unknown_field_leave_out="{unknown}，请去掉",
     unknown_field_meant="{unknown}，是否指 '{closest}'？",
     ambiguous="同时符合多个选项，请去掉只属于其中一个的字段",
-    too_deep="嵌套过深，请发送更扁平的值",
+    too_deep="过大或嵌套过深，请发送更短或更扁平的值",
     limits={
         "minimum": "不小于 {expected} 的数",
         "maximum": "不大于 {expected} 的数",

@@ -107,6 +107,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "deep nesting": (nested(5_000, {}, lambda inner: {"properties": {"a": inner}}), "too large"),
     "deep anyOf": (nested(400, {}, lambda inner: {"anyOf": [inner]}), "too large"),
     "a pattern that grows": ({"pattern": "((a{100}){100}){100}"}, "does not compile"),
+    "many patterns that grow": (
+        {"properties": {f"p{n}": {"pattern": f"(a{{1,50}}){{1,50}}{n}"} for n in range(1_000)}},
+        "compile to more than",
+    ),
     "a pattern that grows, looking": ({"pattern": "(?=x)((a{100}){100}){100}"}, "not compile"),
     "a huge pattern": ({"pattern": "|".join(f"x{n}" for n in range(50_000))}, "a pattern of"),
     "a broken pattern": ({"pattern": "("}, "does not compile"),
@@ -192,6 +196,25 @@ BOUNDED: dict[str, tuple[dict[str, Any], Any]] = {
     "catastrophic property names": (
         {"patternProperties": {"^(a+)+$": {"type": "null"}}},
         {"a" * 100_000 + "b": 1},
+    ),
+    "repetitions in repetitions": ({"pattern": "(a{1,50}){1,50}c"}, "a" * 60_000),
+    "a pattern with many states": ({"pattern": "([ab]{1,20}a){1,20}[cd]"}, "ab" * 100_000),
+    "lookahead in a long text": ({"pattern": "(?=a*b)x"}, "a" * 500_000),
+    "lookbehind in a long text": ({"pattern": "(?<!x)a*b"}, "a" * 500_000),
+    "lookahead in long names": (
+        {"patternProperties": {"(?=a*b)x": {"type": "null"}}},
+        {"a" * 200_000: 1},
+    ),
+    "lookahead in long names, by a reference": (
+        {"propertyNames": {"$ref": "#/$defs/n"}, "$defs": {"n": {"not": {"pattern": "(?=a*b)x"}}}},
+        {"a" * 200_000: 1},
+    ),
+    "lookahead in many texts, by references": (
+        {
+            "items": {"allOf": [{"$ref": "#/$defs/n"}]},
+            "$defs": {"n": {"anyOf": [{"pattern": "(?=a*b)x"}, {"pattern": "(?=a*b)y"}]}},
+        },
+        ["a" * 5_000] * 200,
     ),
     "a pattern in the arguments": ({"format": "regex"}, "((a{100}){100}){100}" * 100),
     "a large enum": ({"enum": [f"member {n}" for n in range(4_500)]}, "x"),
@@ -324,6 +347,25 @@ def test_bounded_in_time(name: str) -> None:
         assert spent < LIMIT
         assert len(text) <= Caps().shape_characters
         assert not text.endswith("arguments: …")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value"),
+    [
+        ("^[0-9a-f]{64}$", ["a1" * 32] * 10_000),
+        ("^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$", ["some-host-name-7"] * 10_000),
+        (r"^[^\x00]*$", ["text " * 150_000]),
+        (r"^(?=.*\d)(?=.*[a-z]).{8,128}$", ["long and 1 secret"] * 1_000),
+        (r"^(?!.*\.\.)[\w./-]{1,255}$", ["folder/name.py"] * 1_000),
+        (r"^(?!\s)[\s\S]*$", ["text " * 2_000]),
+        (r"^\d{4}-\d{2}-\d{2}$", ["2026-01-31"] * 30_000),
+        (r"^.{0,4096}$", ["text"] * 30_000 + ["é" * 4_096]),
+        (r"^(?!-)[\w-]{1,63}$", ["name"] * 10_000),
+    ],
+)
+def test_ordinary_patterns_are_not_in_the_way(pattern: str, value: list[str]) -> None:
+    validator = SchemaValidator({"properties": {"a": {"items": {"pattern": pattern}}}})
+    assert validator.problems({"a": value}) == ()
 
 
 def test_an_honest_recursive_schema_is_not_in_the_way() -> None:
