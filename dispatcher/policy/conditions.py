@@ -15,18 +15,19 @@ import jsonschema_rs
 import msgspec
 
 from toolpool.contract import encoding
-from toolpool.contract.schema.json_values import has_more_values_than
+from toolpool.contract.schema import patterns
 from toolpool.dispatcher.policy.equality import (
+    Budget,
     Constants,
     Likeness,
     NotComparable,
+    RuleFailed,
     are_same,
     number_of,
 )
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+|\*)\]")
 _FLAGS = re.compile(r"\(\?([a-zA-Z-]+)[:)]")
-_COMPARISONS_AT_MOST = 2_000_000
 _NUMBERS = ("above", "at_least", "below", "at_most")
 _RUST = {
     ".": r"[^\n\r\u2028\u2029]",
@@ -35,10 +36,6 @@ _RUST = {
     r"\<": "<",
     r"\>": ">",
 }
-
-
-class RuleFailed(Exception):
-    """Raised if a comparison cannot be made. The text contains no value."""
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,7 +60,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     missing: bool | None = None
 
 
-Holds = Callable[[Any], bool]
+Holds = Callable[[Any, Budget], bool]
 Steps = tuple[str | int | None, ...]
 """A path: names, positions, and None for every element."""
 
@@ -126,15 +123,6 @@ class Test:
             or any(isinstance(value, list) for value in self.constants)
         )
         """Whether a list is compared as a whole, and not by its elements."""
-        lists = [each for each in self.constants if isinstance(each, list)]
-        single = [
-            e for each in self.constants for e in (each if isinstance(each, list) else [each])
-        ]
-        composed = [each for each in single if isinstance(each, (dict, list))]
-        self._weight = len(lists)
-        if composed:
-            self._weight += 5 * len(encoding.encode(composed)) * 2 ** _depth(composed)
-        """About how many comparisons a value needs; single values are compared all at once."""
         if condition.one_of == [] or condition.none_of == []:
             raise ValueError(f"{path!r}: a list to compare with must not be empty")
         if condition.missing and self._comparisons:
@@ -161,25 +149,25 @@ class Test:
         """The same test for the arguments of one tool."""
         return Test(self.condition, reading)
 
-    def holds(self, value: Any, *, for_all: bool) -> bool:
+    def holds(self, value: Any, *, for_all: bool, budget: Budget | None = None) -> bool:
         """Whether it holds for all values at the path (`for_all`), or else for any.
 
         Rules that allow pass `for_all`: a value must then be exactly the one that the rule names.
         For rules that deny or ask it is enough that the tool may take it as such. Raises
-        `RuleFailed` if that cannot be said.
+        `RuleFailed` if that cannot be said, or would take more than the budget.
         """
-        found = list(self._at(value, 0, for_all=for_all))
+        budget = budget or Budget()
+        found = list(self._at(value, 0, budget))
         if not self.compares_lists:
             found = [element for one in found for element in _elements(one)]
+            budget.spend(2 * len(found))
         if not found:  # `[*]` of an empty list
             return self._missing is True
-        if self._weight and has_more_values_than(_COMPARISONS_AT_MOST // self._weight, found):
-            raise RuleFailed(f"{self.path} is too large to be compared with that many values")
         comparisons = self._for_all if for_all else self._comparisons
         failed: RuleFailed | None = None
         for one in found:
             try:
-                if self._compared(one, comparisons, for_all=for_all) is not for_all:
+                if self._compared(one, comparisons, budget, for_all=for_all) is not for_all:
                     return not for_all
             except NotComparable as error:
                 failed = RuleFailed(f"{self.path}: {error}")
@@ -189,7 +177,10 @@ class Test:
             raise failed
         return for_all
 
-    def _compared(self, value: Any, comparisons: list[Holds], *, for_all: bool) -> bool:
+    def _compared(
+        self, value: Any, comparisons: list[Holds], budget: Budget, *, for_all: bool
+    ) -> bool:
+        budget.spend(4)
         if value is _OTHER_FORM:
             if for_all:
                 return False
@@ -198,33 +189,34 @@ class Test:
             return self._missing is True
         if self._missing is True:
             return False
-        return all(comparison(value) for comparison in comparisons)
+        return all(comparison(value, budget) for comparison in comparisons)
 
     def _forms(self, number: int) -> StepForms:
         forms = self._reading.forms
         return forms[number] if forms else StepForms()
 
-    def _at(self, value: Any, number: int, *, for_all: bool) -> Iterator[Any]:
+    def _at(self, value: Any, number: int, budget: Budget) -> Iterator[Any]:
         """The values below `value` at the path's steps from `number` on.
 
         `_ABSENT` and `_OTHER_FORM` stand for branches that end early. A single value may stand for
         a list of it, and is then the only element; a name means that field of each element.
         """
+        budget.spend(6)
         if number == len(self.steps):
             yield value
             return
         step = self.steps[number]
-        below = partial(self._at, number=number + 1, for_all=for_all)
+        below = partial(self._at, number=number + 1, budget=budget)
         if isinstance(value, list) and isinstance(step, int):
             yield from below(value[step]) if step < len(value) else [_ABSENT]
         elif isinstance(value, list):
             for one in value:
-                yield from below(one) if step is None else self._at(one, number, for_all=for_all)
+                yield from below(one) if step is None else self._at(one, number, budget)
         elif isinstance(value, dict) and not isinstance(step, str):
-            yield from self._of_each(value, number, for_all=for_all)
+            yield from self._of_each(value, number, budget)
         elif isinstance(value, dict):
             yield from below(value[step]) if step in value else [_ABSENT]
-            yield from self._in_map(value, number)
+            yield from self._in_map(value, number, budget)
         elif value is not None and not step:  # `[*]` or `[0]` of a single value
             yield from below(value)
         elif isinstance(value, (bool, type(None))) or isinstance(step, int):
@@ -233,7 +225,7 @@ class Test:
             is_listed = isinstance(value, str) and value in self._forms(number).listed
             yield _ABSENT if is_listed else _OTHER_FORM
 
-    def _in_map(self, value: dict[str, Any], number: int) -> list[Any]:
+    def _in_map(self, value: dict[str, Any], number: int, budget: Budget) -> list[Any]:
         """`_OTHER_FORM` if an object may be a map of objects that have the named field."""
         forms, step = self._forms(number), self.steps[number]
         if not forms.is_map or (forms.is_open and step in value):
@@ -242,17 +234,17 @@ class Test:
             each
             for name, one in value.items()
             if name != step and isinstance(one, (dict, list))
-            for each in self._at(one, number, for_all=True)
+            for each in self._at(one, number, budget)
         )
         return [_OTHER_FORM] if any(each is not _ABSENT for each in found) else []
 
-    def _of_each(self, value: dict[str, Any], number: int, *, for_all: bool) -> list[Any]:
+    def _of_each(self, value: dict[str, Any], number: int, budget: Budget) -> list[Any]:
         """The values of each element of a map, or of one object in place of a list.
 
         If it could be either, both are compared.
         """
         step, forms = self.steps[number], self._forms(number)
-        below = partial(self._at, number=number + 1, for_all=for_all)
+        below = partial(self._at, number=number + 1, budget=budget)
         is_whole = number + 1 == len(self.steps) and forms.is_map
         is_compared = not is_whole or any(isinstance(each, dict) for each in self.constants)
         of_object = list(below(value)) if forms.is_object and not step and is_compared else []
@@ -323,13 +315,13 @@ def _comparisons(condition: Condition, reading: Reading, *, is_loose: bool) -> I
         yield _pattern(condition.matches)
     if condition.does_not_match is not None:
         fits = _pattern(condition.does_not_match)
-        yield lambda value: value is not None and not fits(value)
+        yield lambda value, budget: value is not None and not fits(value, budget)
     if condition.longer_than is not None:
         yield _longer_than(condition.longer_than)
 
 
 def _not(holds: Holds) -> Holds:
-    return lambda value: not holds(value)
+    return lambda value, budget: not holds(value, budget)
 
 
 def _one_of(wanted: list[Any], reading: Reading, *, is_loose: bool) -> Holds:
@@ -344,16 +336,14 @@ def _one_of(wanted: list[Any], reading: Reading, *, is_loose: bool) -> Holds:
     forms = wanted + [reading.canonical(constant) for constant in wanted]
     single = {form for form in forms if _is_indexed(form)}
     others = [form for form in forms if not _is_indexed(form)]
-    return lambda value: (
-        value in single if _is_indexed(value) else any(are_same(value, each) for each in others)
-    )
 
+    def holds(value: Any, budget: Budget) -> bool:
+        if _is_indexed(value):
+            return value in single
+        budget.spend(2 * len(others))
+        return any(are_same(value, each) for each in others)
 
-def _depth(value: Any) -> int:
-    """How deep lists are nested in a value, without the outermost."""
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    deepest = max(map(_depth, inside), default=0)
-    return deepest + any(isinstance(each, list) for each in inside)
+    return holds
 
 
 def _number(name: str, limit: float, *, reads_texts: bool) -> Holds:
@@ -366,7 +356,8 @@ def _number(name: str, limit: float, *, reads_texts: bool) -> Holds:
         "at_most": lambda value: value <= limit,
     }[name]
 
-    def holds(value: Any) -> bool:
+    def holds(value: Any, budget: Budget) -> bool:
+        budget.spend(5)
         if value is None:
             return False
         number = number_of(value) if reads_texts and isinstance(value, str) else value
@@ -400,7 +391,7 @@ def _pattern(pattern: str) -> Holds:
         raise ValueError(f"the pattern {pattern!r} has \\A or \\z: write ^ or $")
     try:
         validator = jsonschema_rs.validator_for(
-            {"pattern": _of_rust(pattern)}, pattern_options=jsonschema_rs.RegexOptions()
+            {"pattern": _of_rust(pattern)}, pattern_options=patterns.LINEAR
         )
     except ValueError:
         raise ValueError(
@@ -409,11 +400,14 @@ def _pattern(pattern: str) -> Holds:
             "regular_expressions)"
         ) from None
 
-    def holds(value: Any) -> bool:
+    cost = patterns.pattern_cost(_of_rust(pattern))
+
+    def holds(value: Any, budget: Budget) -> bool:
         if value is None:
             return False
         if not isinstance(value, str):
             raise RuleFailed(f"a pattern needs a text, and the value is a {_kind(value)}")
+        budget.spend(5 + len(value) // 50 + cost.steps(len(value)))
         return validator.is_valid(value)
 
     return holds
@@ -440,7 +434,7 @@ def _signs(pattern: str) -> Iterator[tuple[str, bool]]:
 
 
 def _longer_than(length: int) -> Holds:
-    def holds(value: Any) -> bool:
+    def holds(value: Any, _: Budget) -> bool:
         if value is None:
             return False
         if not isinstance(value, (str, list, dict)):

@@ -25,7 +25,7 @@ from toolpool.dispatcher.messages import texts
 from toolpool.dispatcher.messages.wording import Wording
 from toolpool.dispatcher.observer import Observers
 from toolpool.dispatcher.outcomes import not_queued
-from toolpool.dispatcher.policy.conditions import RuleFailed
+from toolpool.dispatcher.policy.equality import RuleFailed
 from toolpool.dispatcher.policy.rule_file import RuleFile
 from toolpool.dispatcher.policy.rules import DEFAULT, Rules
 from toolpool.dispatcher.policy.verdict_types import (

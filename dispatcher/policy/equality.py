@@ -12,8 +12,45 @@ from toolpool.contract.schema.json_values import json_type
 _CLOCK = re.compile(r"(?:^|\d[Tt ])\d\d:\d\d")
 
 
-class NotComparable(Exception):
+class RuleFailed(Exception):
+    """Raised if a comparison cannot be made. The text contains no value."""
+
+
+class NotComparable(RuleFailed):
     """Raised if a value may contain what it is compared with, in a form that cannot be compared."""
+
+
+class Budget:
+    """The work that rules may do for one call, in steps of about 0.2 microseconds."""
+
+    def __init__(self, steps: int = 2_000_000) -> None:
+        self._left = steps
+
+    def spend(self, steps: int) -> None:
+        """Raises `RuleFailed` if too little is left."""
+        self._left -= steps
+        if self._left < 0:
+            raise RuleFailed("the arguments are too large for all comparisons of the rules")
+
+
+class Defaults:
+    """The defaults of absent fields by the name of the field, indexed when first compared."""
+
+    def __init__(self, values: Mapping[str, list[Any]]) -> None:
+        self._values = values
+        self._known: dict[str, Constants] = {}
+
+    def of(self, name: str, likeness: "Likeness", budget: Budget) -> "Constants":
+        """The values that a field may have if it is absent."""
+        known = self._known.get(name)
+        if known is None:
+            known = Constants(self._values.get(name, ()), likeness.below(), budget)
+            if name in self._values:
+                self._known[name] = known
+        return known
+
+
+_NO_DEFAULTS = Defaults({})
 
 
 class Likeness(NamedTuple):
@@ -21,12 +58,15 @@ class Likeness(NamedTuple):
 
     formats: frozenset[str] = frozenset()
     """The formats of texts, by whose types spellings are compared."""
-    defaults: Mapping[str, list[Any]] = {}
-    """The defaults of absent fields, by the name of the field."""
+    defaults: Defaults = _NO_DEFAULTS
     is_number: bool = False
     """Whether texts may be numbers, as those of a Decimal."""
     listed: frozenset[str] = frozenset()
     """Texts that the schema lists (`enum`) for the value itself: they contain no object."""
+
+    def below(self) -> "Likeness":
+        """The same for the fields of the value."""
+        return self._replace(listed=frozenset())
 
 
 def are_same(one: Any, other: Any) -> bool:
@@ -43,8 +83,12 @@ def are_same(one: Any, other: Any) -> bool:
 class Constants:
     """Constants of a rule, indexed so that a value is compared with all single values at once."""
 
-    def __init__(self, values: Iterable[Any], likeness: Likeness) -> None:
+    def __init__(
+        self, values: Iterable[Any], likeness: Likeness, budget: Budget | None = None
+    ) -> None:
         values = list(values)
+        if budget is not None:
+            budget.spend(10 * (1 + len(values)) * (1 + len(likeness.formats)))
         self._likeness = likeness
         self._texts = {each for each in values if isinstance(each, str)}
         scalars = [e for e in values if isinstance(e, (int, float)) and not isinstance(e, bool)]
@@ -58,46 +102,49 @@ class Constants:
             for format in likeness.formats
             if (found := {spelling(format, text) for text in self._texts} - {None})
         }
-        self._defaults: dict[str, Constants] = {}
-        """The defaults of fields that were absent, by the name of the field."""
         self._has_null = any(each is None for each in values)
         self._has_scalars = bool(scalars or self._flags or self._texts - likeness.listed)
         self._lists = [
-            (each, Constants(each, likeness)) for each in values if isinstance(each, list)
+            (each, Constants(each, likeness, budget)) for each in values if isinstance(each, list)
         ]
-        below = likeness._replace(listed=frozenset())
+        below = likeness.below()
         self._objects = [
-            (each, {name: Constants([inner], below) for name, inner in each.items()})
+            (each, {name: Constants([inner], below, budget) for name, inner in each.items()})
             for each in values
             if isinstance(each, dict)
         ]
 
-    def contain(self, value: Any) -> bool:
+    def contain(self, value: Any, budget: Budget) -> bool:
         """Whether a tool may take a value as one of the constants.
 
         Unlike `are_same`, it ignores the order of lists, which may stand for sets, and takes a
         number for its text, a time for the same moment with another offset, and a value for a list
         of it.
 
-        Raises `NotComparable` for an object in place of a single value, or the reverse.
+        Raises `NotComparable` for an object in place of a single value, or the reverse, and
+        `RuleFailed` if the budget is spent.
         """
+        budget.spend(3)
         if value is None:
             return self._has_null
         if isinstance(value, list):
-            return self._has_list(value) or any(map(self._has_single, value))
-        return self._has_single(value) or self._has_list([value])
+            return self._has_list(value, budget) or any(
+                self._has_single(each, budget) for each in value
+            )
+        return self._has_single(value, budget) or self._has_list([value], budget)
 
-    def _has_single(self, value: Any) -> bool:
+    def _has_single(self, value: Any, budget: Budget) -> bool:
         """Whether a value, or an element of a list, is one of the constants that are no lists."""
+        budget.spend(3)
         if isinstance(value, list):
-            return any(map(self._has_single, value))
+            return any(self._has_single(each, budget) for each in value)
         if isinstance(value, dict):
-            if self._has_object(value):
+            if self._has_object(value, budget):
                 return True
             if not self._has_scalars:
                 return False
             raise NotComparable("its type is object, and it is compared with a single value")
-        if self._has_scalar(value):
+        if self._has_scalar(value, budget):
             return True
         is_listed = isinstance(value, str) and value in self._likeness.listed
         if self._objects and not isinstance(value, (bool, type(None))) and not is_listed:
@@ -106,7 +153,7 @@ class Constants:
             )
         return False
 
-    def _has_scalar(self, value: Any) -> bool:
+    def _has_scalar(self, value: Any, budget: Budget) -> bool:
         if isinstance(value, bool):
             name = str(value).lower()
             return name in self._flags or any(text.lower() == name for text in self._texts)
@@ -115,6 +162,7 @@ class Constants:
         if isinstance(value, (int, float)):
             number = number_of(value)
             return number in self._numbers or number in self._text_numbers
+        budget.spend(len(value) // 20 + 10 * len(self._spellings))
         if value in self._texts or (self._flags and value.lower() in self._flags):
             return True
         for format, known in self._spellings.items():
@@ -124,11 +172,11 @@ class Constants:
             return True
         return bool(self._as_text) and number_of(value) in self._as_text
 
-    def _has_object(self, value: dict[str, Any]) -> bool:
+    def _has_object(self, value: dict[str, Any], budget: Budget) -> bool:
         failed: NotComparable | None = None
         for given, fields in self._objects:
             try:
-                if self._is_object(value, given, fields):
+                if self._is_object(value, given, fields, budget):
                     return True
             except NotComparable as error:
                 failed = error
@@ -137,17 +185,22 @@ class Constants:
         return False
 
     def _is_object(
-        self, value: dict[str, Any], given: dict[str, Any], fields: dict[str, "Constants"]
+        self,
+        value: dict[str, Any],
+        given: dict[str, Any],
+        fields: dict[str, "Constants"],
+        budget: Budget,
     ) -> bool:
         """Whether an object is the `given` one; an absent field may have its default."""
         failed: NotComparable | None = None
+        defaults = self._likeness.defaults
         for name in {**value, **given}:
             try:
                 if name in value and name in fields:
-                    is_same = fields[name].contain(value[name])
+                    is_same = fields[name].contain(value[name], budget)
                 else:
                     one = value[name] if name in value else given[name]
-                    is_same = self._defaults_of(name).contain(one)
+                    is_same = defaults.of(name, self._likeness, budget).contain(one, budget)
             except NotComparable as error:
                 failed, is_same = error, True
             if not is_same:
@@ -156,19 +209,12 @@ class Constants:
             raise failed
         return True
 
-    def _defaults_of(self, name: str) -> "Constants":
-        known = self._defaults.get(name)
-        if known is None:
-            defaults = self._likeness.defaults.get(name, ())
-            known = self._defaults[name] = Constants(defaults, self._likeness)
-        return known
-
-    def _has_list(self, value: list[Any]) -> bool:
+    def _has_list(self, value: list[Any], budget: Budget) -> bool:
         own: Constants | None = None  # built only if the other half holds
         for given, index in self._lists:
-            if all(map(index.contain, value)):
-                own = own or Constants(value, self._likeness)
-                if all(map(own.contain, given)):
+            if all(index.contain(each, budget) for each in value):
+                own = own or Constants(value, self._likeness, budget)
+                if all(own.contain(each, budget) for each in given):
                     return True
         return False
 

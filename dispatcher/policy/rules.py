@@ -10,7 +10,8 @@ import msgspec
 from toolpool.contract import encoding
 from toolpool.contract.errors import Misconfigured
 from toolpool.contract.spec import ToolSpec
-from toolpool.dispatcher.policy.conditions import Condition, RuleFailed, Steps, Test
+from toolpool.dispatcher.policy.conditions import Condition, Steps, Test
+from toolpool.dispatcher.policy.equality import Budget, RuleFailed
 from toolpool.dispatcher.policy.schema_fit import ToolSchema, Useless
 from toolpool.dispatcher.policy.verdict_types import (
     Allow,
@@ -117,7 +118,7 @@ class Rule:
             return True
         return False
 
-    def fits(self, call: ProposedCall, tests: Sequence[Test]) -> bool:
+    def fits(self, call: ProposedCall, tests: Sequence[Test], budget: Budget) -> bool:
         """Whether it matches a call of a tool that it names, by its tests for that tool.
 
         Raises `RuleFailed`.
@@ -132,7 +133,7 @@ class Rule:
         for test in tests:
             value = call.context if test.of_context else call.arguments
             try:
-                if not test.holds(value, for_all=self._for_all):
+                if not test.holds(value, for_all=self._for_all, budget=budget):
                     return False
             except RuleFailed as error:
                 failed = str(error)
@@ -206,8 +207,9 @@ class Rules:
             if of_tool.misfit:
                 raise RuleFailed(of_tool.misfit)
             rules = of_tool.rules
+        budget = Budget()
         for rule, tests in rules:
-            if rule.fits(call, tests):
+            if rule.fits(call, tests, budget):
                 return RuleVerdict(rule.verdict, rule.name)
         return self._default
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from toolpool.contract.errors import ToolDeclarationInvalid
-from toolpool.contract.schema.canonical import has_pattern, has_spelling
+from toolpool.contract.schema.canonical import has_spelling
 from toolpool.contract.schema.dialect import plain
 from toolpool.contract.schema.json_values import (
     list_of,
@@ -21,10 +21,11 @@ from toolpool.contract.schema.json_values import (
     pointer_step,
     types_of,
 )
+from toolpool.contract.schema.patterns import has_pattern
 from toolpool.contract.schema.references import UNIONS, referred
 from toolpool.contract.schema.validator import SchemaValidator
 from toolpool.dispatcher.policy.conditions import Reading, StepForms, Test, shown_path
-from toolpool.dispatcher.policy.equality import Likeness, are_same
+from toolpool.dispatcher.policy.equality import Defaults, Likeness, are_same
 
 _PARTS_AT_MOST = 500
 _CARRIERS = frozenset({"$ref", "allOf", "if", "dependentSchemas", *UNIONS})
@@ -200,7 +201,7 @@ class ToolSchema:
                     if id(each) in self._places and id(each) not in known:
                         known.add(id(each))
                         waiting.append(self._parts([each]))
-        return Likeness(frozenset(formats), defaults, is_number, _listed_texts(parts))
+        return Likeness(frozenset(formats), Defaults(defaults), is_number, _listed_texts(parts))
 
 
 def _require_comparable(test: Test, parts: Sequence[Node], compared: Sequence[Node]) -> None:

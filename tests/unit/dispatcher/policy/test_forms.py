@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from toolpool.dispatcher.policy import conditions
-from toolpool.dispatcher.policy.conditions import Condition, RuleFailed
+from toolpool.dispatcher.policy.conditions import Condition
+from toolpool.dispatcher.policy.equality import RuleFailed
 from toolpool.dispatcher.policy.schema_fit import ToolSchema, Useless
 
 TEXT, NUMBER, NULL = {"type": "string"}, {"type": "integer"}, {"type": "null"}

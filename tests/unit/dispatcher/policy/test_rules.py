@@ -19,7 +19,7 @@ from toolpool import (
     tool,
 )
 from toolpool.contract.spec import Effects
-from toolpool.dispatcher.policy.conditions import RuleFailed
+from toolpool.dispatcher.policy.equality import RuleFailed
 from toolpool.dispatcher.policy.rule_file import RuleFile
 from toolpool.dispatcher.policy.rules import parse
 from toolpool.dispatcher.policy.verdict_types import ProposedCall, Verdict
