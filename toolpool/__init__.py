@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from toolpool.contract.settings import Settings as Settings
     from toolpool.contract.spec import ToolSpec as ToolSpec
     from toolpool.contract.version import VERSION as __version__
-    from toolpool.correction import (
+    from toolpool.conversation import (
         Conversation as Conversation,
         CorrectionFailed as CorrectionFailed,
         anthropic_model as anthropic_model,
@@ -137,7 +137,7 @@ _HOMES = {
         "Rewrite",
     ),
     "toolpool.dispatcher.turn_result": ("TurnResult",),
-    "toolpool.correction": (
+    "toolpool.conversation": (
         "Conversation",
         "CorrectionFailed",
         "anthropic_model",

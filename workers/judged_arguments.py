@@ -56,19 +56,19 @@ def argument_differences(
 
 def is_judged(path: Path, verdict: PolicyVerdict) -> bool:
     """Whether a rule compares the value at `path`, a container of it, or a part of it."""
-    return any(_meet(scripts, path) for scripts in verdict.paths)
+    return any(_meet(steps, path) for steps in verdict.paths)
 
 
-def _meet(scripts: Steps, path: Path) -> bool:
+def _meet(steps: Steps, path: Path) -> bool:
     """Whether one path is a prefix of the other; a list may stand for a single value."""
-    if not scripts or not path:
+    if not steps or not path:
         return True
-    step, own = scripts[0], path[0]
+    step, own = steps[0], path[0]
     if isinstance(step, str):
         is_element = isinstance(own, int)
-        return (is_element or step == own) and _meet(scripts[not is_element :], path[1:])
-    return (not step and _meet(scripts[1:], path)) or (
-        (step is None or step == own) and _meet(scripts[1:], path[1:])
+        return (is_element or step == own) and _meet(steps[not is_element :], path[1:])
+    return (not step and _meet(steps[1:], path)) or (
+        (step is None or step == own) and _meet(steps[1:], path[1:])
     )
 
 

@@ -43,6 +43,7 @@ from toolpool.workers.running.limit_notices import LimitNotices
 from toolpool.workers.running.message_reader import MessageReader
 from toolpool.workers.running.settler import Settler
 from toolpool.workers.running.slots import Slots
+from toolpool.workers.supervision.loop_watchdog import LoopWatchdog
 from toolpool.workers.supervision.stalled_connections import StalledConnections
 from toolpool.workers.supervision.supervisor_link import (
     Frame,
@@ -54,7 +55,6 @@ from toolpool.workers.supervision.supervisor_link import (
     StopNow,
     WorkerExited,
 )
-from toolpool.workers.supervision.watchdog import Watchdog
 from toolpool.workers.tool_loading import Catalog
 from toolpool.workers.worker_observer import WorkerFacts, WorkerObserver, WorkerObservers
 
@@ -167,7 +167,7 @@ class WorkerService:
         for part in (self._message_reader, self._admission, self._settler, self._limit_notices):
             part.server_time = self._presence.clock.time
         self._on_loop(self._follow(), _START_SECONDS)
-        self._watchdog = Watchdog(
+        self._watchdog = LoopWatchdog(
             thread=self._thread,
             loop_lag=self._loop_lag,
             warn=self._settings.event_loop_timeout / 10,

@@ -56,7 +56,7 @@ class _Circuit:
     """The id of the trial call, until it has ended."""
     wanted_at: float = -_WANTED_SECONDS
     """When a call was last refused only because the fleet allows one trial call."""
-    may_try: bool = False
+    trial_granted: bool = False
     """Whether this dispatcher has the right to send a trial call."""
 
 
@@ -93,7 +93,7 @@ class Breaker:
             return left
         if tries and self.is_fleet_wide:
             circuit.wanted_at = time.monotonic()
-        if circuit.trial is not None or (self.is_fleet_wide and not circuit.may_try):
+        if circuit.trial is not None or (self.is_fleet_wide and not circuit.trial_granted):
             return 1.0
         if tries:
             circuit.trial = call
@@ -211,11 +211,11 @@ class Breaker:
             and (circuit.trial is not None or now - circuit.wanted_at < _WANTED_SECONDS)
         }
 
-    def may_try(self, tool: str) -> None:
+    def grant_trial(self, tool: str) -> None:
         """Record that this dispatcher has the fleet's right to a trial call."""
         circuit = self.circuits.get(tool)
         if circuit is not None:
-            circuit.may_try = True
+            circuit.trial_granted = True
 
     def _close(self, tool: str) -> None:
         log.warning("circuit_closed tool=%s", tool)
@@ -234,7 +234,7 @@ class Breaker:
     @staticmethod
     def _open_for(circuit: _Circuit, seconds: float) -> None:
         circuit.open_until = max(0.001, time.monotonic() + seconds)
-        circuit.trial, circuit.may_try = None, False
+        circuit.trial, circuit.trial_granted = None, False
         circuit.wanted_at = -_WANTED_SECONDS
         circuit.buckets.clear()
         circuit.calls = circuit.failures = 0

@@ -71,7 +71,7 @@ class FleetCircuits:
             )
             if has_right:
                 self._trials.add(tool)
-                self._breaker.may_try(tool)
+                self._breaker.grant_trial(tool)
 
     def _apply_state(self, body: bytes, now: float) -> None:
         """Apply a state; ignore it if it is not signed for this key prefix or is not newer."""

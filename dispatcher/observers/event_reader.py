@@ -43,7 +43,7 @@ class EventReader:
         self, since: Position | None, wanted: frozenset[Channel]
     ) -> AsyncIterator[Event]:
         """Yield the events after `since`, then new ones. If `since` is None, only new ones."""
-        reader = _Reader(self, since, wanted)
+        reader = _Follower(self, since, wanted)
         while not self._closed.is_set():
             page = asyncio.ensure_future(self._page(reader))
             self._pages.add(page)
@@ -54,7 +54,7 @@ class EventReader:
             finally:
                 page.cancel()
 
-    async def _page(self, reader: "_Reader") -> list[Event]:
+    async def _page(self, reader: "_Follower") -> list[Event]:
         """The next events.
 
         If the reader is closed meanwhile, the events that are present by then.
@@ -92,7 +92,7 @@ class EventReader:
         return self._tenant
 
 
-class _Reader:
+class _Follower:
     """One follower's position in the stream."""
 
     def __init__(

@@ -11,7 +11,7 @@ from tests.sdk_types import hold
 from tests.standin import provider
 from toolpool import Dispatcher, tool
 from toolpool.contract.outcome import Code
-from toolpool.correction import (
+from toolpool.conversation import (
     CorrectionFailed,
     anthropic_model,
     converse,

@@ -13,7 +13,7 @@ import pytest
 from tests.waiting import wait_until
 from toolpool.contract.settings import Settings
 from toolpool.workers.supervision import watchdog
-from toolpool.workers.supervision.watchdog import Watchdog, is_waiting
+from toolpool.workers.supervision.loop_watchdog import LoopWatchdog, is_waiting
 from toolpool.workers.worker_observer import Blocked, WorkerObserver, WorkerObservers
 
 
@@ -55,7 +55,7 @@ def watching(thread: threading.Thread, pager: Pager) -> Iterator[Callable[[], in
 
     observers = WorkerObservers([pager], settings=Settings(), tools={})
     observers.start()
-    watch = Watchdog(thread=thread, loop_lag=lag, warn=1.0, limit=60.0, observers=observers)
+    watch = LoopWatchdog(thread=thread, loop_lag=lag, warn=1.0, limit=60.0, observers=observers)
     watch.start()
     try:
         yield lambda: looks

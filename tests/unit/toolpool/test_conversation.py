@@ -7,7 +7,7 @@ import pytest
 
 from toolpool import Dispatcher, tool
 from toolpool.contract.outcome import Code
-from toolpool.correction import Conversation, CorrectionFailed, converse
+from toolpool.conversation import Conversation, CorrectionFailed, converse
 
 
 @tool

@@ -29,7 +29,7 @@ BLOCKED = 75
 """The exit code of a worker whose event loop was blocked for too long."""
 
 
-class Watchdog:
+class LoopWatchdog:
     """Watches the event loop of one thread. Times are in seconds.
 
     A lag (`loop_lag`) over `warn` is logged; over `limit` the process ends. Just before, `end_call`
