@@ -276,7 +276,8 @@ class WorkerLease(Signed, frozen=True, kw_only=True, omit_defaults=True):
     `slots` and `free` are counted by queue name; `received` counts messages since the start, `beat`
     renewals. `toolset` identifies its tools. `leaving`: it is shutting down and starts no more
     calls. `ended`: the worker or its supervisor reported that nothing runs in it any more. `ttl` is
-    how long its lease lasts, in seconds; 0 if unknown.
+    how long its lease lasts, in seconds; 0 if unknown. `subscribed`: it is subscribed to its
+    liveness channel, so that the server knows when it dies.
     """
 
     purpose: ClassVar[str] = "lease"
@@ -295,6 +296,7 @@ class WorkerLease(Signed, frozen=True, kw_only=True, omit_defaults=True):
     leaving: bool = False
     ended: bool = False
     ttl: float = 0.0
+    subscribed: bool = False
 
 
 class Cancel(Signed, frozen=True, kw_only=True):

@@ -81,6 +81,10 @@ class RedisKeys:
         """The field in the catalog hash for one signer's spec of one tool."""
         return f"{tool}\0{digest}\0{key_id}"
 
+    def liveness(self, worker: str) -> str:
+        """The channel to which a living worker is subscribed, and nothing is published."""
+        return f"{self.prefix}:liveness:{worker}"
+
     def toolset(self, digest: str) -> str:
         """The toolset of one worker release: a string."""
         return f"{self.prefix}:toolset:{digest}"

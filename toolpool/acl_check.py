@@ -74,6 +74,7 @@ _WITHOUT_A_KEY: tuple[tuple[str, ...], ...] = (
     ("PING",),
     ("TIME",),
     ("INFO", "server"),
+    ("PUBSUB|NUMSUB", "probe"),
     ("SCRIPT|LOAD", "return 1"),
     ("EVALSHA", "e0e1f9fabfc9d4800c877a703b823ac0578ff8db", "0"),
 )
@@ -85,8 +86,9 @@ _BY_CLIENTS = (
     "EXEC",
     "WATCH",
     "UNWATCH",
+    "SUBSCRIBE",
 )
-"""Commands that clients send themselves: not tried, since a connection depends on them."""
+"""Commands that are not tried like the others, since a connection depends on them."""
 
 COMMANDS = sorted({*(c[0] for c in (*_ON_ANY_KEY, *_WITHOUT_A_KEY)), *_BY_CLIENTS})
 """Every command that the server's user needs; a subcommand is written as `SCRIPT|LOAD`."""
@@ -101,10 +103,16 @@ def key_patterns(prefix: str) -> list[str]:
     return ["", f"{prefix}:*", f"{prefix}.*", *of_kombu]
 
 
+def channel_pattern(prefix: str) -> str:
+    """The names of all channels: of those by which the server knows that workers live."""
+    return RedisKeys(prefix).liveness("*")
+
+
 def rule_for(refused: Sequence[str], prefix: str) -> str:
     """The arguments of `ACL SETUSER` that allow what `missing` found."""
     commands = sorted({each.partition(" on ")[0].replace(" ", "|").lower() for each in refused})
     keys = [f"~{pattern}" for pattern in key_patterns(prefix)]
+    keys.append(f"&{channel_pattern(prefix)}")
     return " ".join([*keys, *(f"+{command}" for command in commands)])
 
 
@@ -133,6 +141,12 @@ def missing(client: Any, settings: Settings) -> list[str]:
 
     for command in _WITHOUT_A_KEY:
         attempt(command)
+    try:
+        with client.pubsub() as subscription:
+            subscription.subscribe(names.liveness(probe))
+            subscription.get_message(timeout=settings.connect_timeout)
+    except NoPermissionError:
+        refused.append(f"SUBSCRIBE on {channel_pattern(names.prefix)}")
     attempt(("EVAL", "return redis.call('EXISTS', KEYS[1])", "1", ""), " on ~ (the empty key)")
     for pattern, key in keys.items():
         for command in _ON_ANY_KEY:

@@ -21,6 +21,7 @@ from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import CATALOG_TTL_SECONDS
 from toolpool.workers.catalog_publisher import CatalogPublisher
+from toolpool.workers.liveness_channel import LivenessChannel
 from toolpool.workers.worker_observer import WorkerObservers
 
 log = logs.logger("presence")
@@ -77,6 +78,11 @@ class Presence:
         self.renewed_at = float("-inf")
         """When the server last confirmed the lease, on the monotonic clock."""
         self._stopping = threading.Event()
+        self._is_due = threading.Event()
+        """Set to renew the lease before its interval is over."""
+        self._channel = LivenessChannel(
+            client, self._names.liveness(self._worker), self._is_due.set
+        )
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
 
     def start(self) -> None:
@@ -88,10 +94,13 @@ class Presence:
         self._catalog_publisher.stock(b"", fleet_time(self._client, self._settings))
         self._renew()
         self._thread.start()
+        self._channel.start()
 
     def stop(self) -> None:
         """Mark the lease as ended. The catalog stays: calls are queued for its tools."""
         self._stopping.set()
+        self._is_due.set()
+        self._channel.stop()
         self._thread.join(self._settings.connect_timeout)
         try:
             name = self._names.worker(self._worker)
@@ -101,7 +110,11 @@ class Presence:
 
     def _keep(self) -> None:
         pause = self._settings.lease_interval
-        while not self._stopping.wait(pause):
+        while True:
+            self._is_due.wait(pause)
+            self._is_due.clear()
+            if self._stopping.is_set():
+                return
             pause = self._settings.lease_interval
             lag = self._loop_lag()
             if lag > self._settings.lease_ttl:
@@ -114,6 +127,14 @@ class Presence:
             except (RedisError, OSError) as error:
                 self._lost(error)
                 pause = min(pause, _RETRY_SECONDS)
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the lease was renewed since the liveness channel last closed.
+
+        Until then, dispatchers may think that this worker is dead: it must not start calls.
+        """
+        return self.renewed_at > self._channel.closed_at
 
     def _report_alive(self) -> None:
         """Notify observers once a minute, in one worker of the pool."""
@@ -142,6 +163,7 @@ class Presence:
             described,
             beat=next(self._beats),
             ended=ended,
+            subscribed=self._channel.is_open,
             started_at=self.clock.time() - (elapsed() - self._began),
         )
         return self._envelope.encode(lease)

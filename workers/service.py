@@ -164,6 +164,7 @@ class WorkerService:
             observers=self._observers,
         )
         self._executor.leased_at = lambda: self._presence.renewed_at
+        self._executor.is_confirmed = lambda: self._presence.is_confirmed
         for part in (self._message_reader, self._admission, self._settler, self._limit_notices):
             part.server_time = self._presence.clock.time
         self._on_loop(self._follow(), _START_SECONDS)

@@ -2,14 +2,22 @@
 
 A lease shows that its worker lives and reaches the server. A lapsed lease says something about the
 worker only while the server is known to answer. `Recovery` acts on it.
+
+A dead worker is known earlier: its kernel closes its connections, and the server counts no
+subscriber to its liveness channel any more. A living worker whose channel closed renews its lease
+at once. So both together mean that it is dead, or cut off from the server.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from toolpool.contract.envelope import WorkerLease
 
 _FORGOTTEN_SECONDS = 3600.0
+_CLOSED_SECONDS = 0.9
+"""How long a worker has to renew its lease after its liveness channel closed."""
+_WATCHED_SECONDS = 5.0
+"""How long the server must have answered: after an outage, workers return one after another."""
 _NEVER = float("inf")
 
 
@@ -19,6 +27,8 @@ class _Seen:
     at: float
     has_ended: bool
     ttl: float
+    closed_at: float = _NEVER
+    """Since when nobody is subscribed to its liveness channel, without a renewal."""
 
 
 class LostWorkers:
@@ -40,8 +50,15 @@ class LostWorkers:
         """Record that the server did not answer: earlier observations no longer count."""
         self.since = _NEVER
 
-    def look(self, leases: Iterable[WorkerLease], now: float, *, clock_jumped: bool) -> None:
-        """Record one survey.
+    def look(
+        self,
+        leases: Iterable[WorkerLease],
+        now: float,
+        *,
+        clock_jumped: bool,
+        subscribed: Mapping[str, int] | None = None,
+    ) -> None:
+        """Record one survey, with the subscribers to the liveness channel of each worker.
 
         A late survey counts as a gap: the server, or this process, stood still.
         """
@@ -52,17 +69,34 @@ class LostWorkers:
             seen = self._seen.get(lease.id)
             # Workers of older versions do not count their heartbeats.
             if seen is None or seen.beat != lease.beat or not lease.beat or lease.ended:
-                self._seen[lease.id] = _Seen(lease.beat, now, lease.ended, lease.ttl)
+                seen = self._seen[lease.id] = _Seen(lease.beat, now, lease.ended, lease.ttl)
+            is_closed = lease.subscribed and (subscribed or {}).get(lease.id) == 0
+            seen.closed_at = min(seen.closed_at, now) if is_closed else _NEVER
         for worker in [w for w, seen in self._seen.items() if now - seen.at > _FORGOTTEN_SECONDS]:
             del self._seen[worker]
 
-    def is_lost(self, worker: str, *, known_since: float, patience: float, now: float) -> bool:
+    def is_lost(
+        self,
+        worker: str,
+        *,
+        known_since: float,
+        patience: float,
+        now: float,
+        closed_patience: float = _NEVER,
+    ) -> bool:
         """Whether a worker known at `known_since` is dead, and has been for `patience` seconds.
 
-        A worker that announced its end, through its supervisor, is dead at once.
+        A worker that announced its end, through its supervisor, is dead at once. One whose liveness
+        channel closed is, if the server answered for some seconds, after `closed_patience`.
         """
         seen = self._seen.get(worker)
         if seen is not None and seen.has_ended:
+            return True
+        if (
+            seen is not None
+            and now - self.since > _WATCHED_SECONDS
+            and now - seen.closed_at > _CLOSED_SECONDS + closed_patience
+        ):
             return True
         since = max(self.since, known_since, seen.at if seen is not None else 0.0)
         ttl = max(self._lease_ttl, seen.ttl if seen is not None else 0.0)

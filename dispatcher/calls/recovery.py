@@ -34,6 +34,8 @@ _POLL_SECONDS = 10.0
 """After this many seconds, an outcome is looked up that may have been reported elsewhere."""
 _GROUP = 64
 _PATIENCE_SECONDS = 5.0
+_RETURN_SECONDS = 2.5
+"""How much longer a write waits for a worker whose liveness channel closed: a proxy may restart."""
 _NEVER = float("inf")
 _ASKED_AT_ONCE = 128
 _OPENED_AT_ONCE = 16
@@ -308,7 +310,9 @@ class Recovery:
 
     def _note(self, survey: Survey, leases: Collection[WorkerLease], now: float) -> None:
         was_watched = self._leases.since != _NEVER
-        self._leases.look(leases, now, clock_jumped=survey.clock_jumped)
+        self._leases.look(
+            leases, now, clock_jumped=survey.clock_jumped, subscribed=survey.subscribed
+        )
         if survey.epoch != self._epoch or not was_watched:
             self._epoch, self._epoch_since = survey.epoch, now
             self._leases.since = now
@@ -319,23 +323,33 @@ class Recovery:
         """Whether a call is given up as lost.
 
         A call that must not run again waits longer for its worker: a late outcome is better than an
-        early `unknown`.
+        early `unknown`. The worker of an exclusive call ends it by its lease, so that a closed
+        channel does not shorten the wait.
         """
-        patience = 0.0
+        patience, closed_patience = 0.0, 0.0
         if pending.spec.is_exclusive:  # its supervisor kills a worker that stands still
             patience = self._settings.worker_stall_timeout + self._settings.lease_ttl / 2
+            closed_patience = _NEVER
         if not pending.message.rerunnable:
             is_long = pending.in_background or pending.spec.background
-            patience = self._settings.worker_return_timeout * (6 if is_long else 1)
-        return self._has_no_lease(pending, patience, now)
+            once = self._settings.worker_return_timeout
+            patience = once * (6 if is_long else 1)
+            closed_patience = max(closed_patience, once if is_long else min(once, _RETURN_SECONDS))
+        return self._has_no_lease(pending, patience, closed_patience, now)
 
     def has_lost_its_worker(self, pending: PendingCall) -> bool:
         """Whether the worker that runs a call seems dead; it may still return."""
-        return self._has_no_lease(pending, 0.0, time.monotonic())
+        return self._has_no_lease(pending, 0.0, 0.0, time.monotonic())
 
-    def _has_no_lease(self, pending: PendingCall, patience: float, now: float) -> bool:
+    def _has_no_lease(
+        self, pending: PendingCall, patience: float, closed_patience: float, now: float
+    ) -> bool:
         return bool(pending.worker) and self._leases.is_lost(
-            pending.worker, known_since=pending.published_at, patience=patience, now=now
+            pending.worker,
+            known_since=pending.published_at,
+            patience=patience,
+            closed_patience=closed_patience,
+            now=now,
         )
 
     @property

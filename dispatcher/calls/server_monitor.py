@@ -21,6 +21,8 @@ log = logs.logger("server_monitor")
 
 _LONGEST_PAUSE_SECONDS = 1.0
 _TOOLS_EVERY_SECONDS = 0.05
+_CHANNELS_AT_ONCE = 5_000
+"""Limits the arguments of one command in a script."""
 
 
 class ServerMonitor:
@@ -60,6 +62,8 @@ class ServerMonitor:
         self._unserved_timeout = services.settings.unserved_timeout
         self._strangers = 0
         self._workers: set[str] = set()
+        self._subscribed: list[str] = []
+        """The workers that were subscribed to their liveness channels at the last survey."""
         self._looking = asyncio.Lock()
         self._is_due = asyncio.Event()
 
@@ -116,11 +120,13 @@ class ServerMonitor:
         survey = await self._transport.survey(
             sorted({pending.queue for pending in calls if pending.queue}),
             self._reporter.report(),
+            workers=self._subscribed,
         )
         await self._available.follow_switches()
         await self._circuits.follow()
         leases = self._read(survey.leases)
         await self._fleet.follow(leases)
+        self._subscribed = [lease.id for lease in leases if lease.subscribed][:_CHANNELS_AT_ONCE]
         self._tell(leases)
         if self._follows_catalog:
             self._catalog.follow_live(self._fleet.live)

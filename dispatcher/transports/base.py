@@ -1,7 +1,7 @@
 """The interface between a dispatcher and the server."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -25,13 +25,15 @@ from toolpool.contract.ledger.shared_runs import SharedLedger
 class Survey:
     """One survey of the server: its epoch, the signed leases of live workers, and the messages on
     each queue (None if the broker does not report them). `clock_jumped`: its clock diverged from
-    ours.
+    ours. `subscribed` is how many clients are subscribed to the liveness channel of each worker
+    that was asked about; empty if unknown.
     """
 
     epoch: str | None
     leases: list[bytes]
     depths: dict[str, int] | None
     clock_jumped: bool = False
+    subscribed: Mapping[str, int] = field(default_factory=dict)
 
 
 class TurnNote(msgspec.Struct, frozen=True, gc=False):
@@ -236,8 +238,12 @@ class Transport(Protocol):
         """Put a message on a reply stream, once. May raise `ServerError`."""
         ...
 
-    async def survey(self, queues: Sequence[str], report: bytes = b"") -> Survey:
+    async def survey(
+        self, queues: Sequence[str], report: bytes = b"", *, workers: Sequence[str] = ()
+    ) -> Survey:
         """The state of workers and queues; also stores a dispatcher's signed report for operators.
+
+        It asks for the subscribers to the liveness channels of these `workers`.
 
         May raise `ServerError`.
         """

@@ -201,7 +201,9 @@ class MemoryTransport:
         """Put a message on a reply stream, once."""
         await self._server.send_reply(stream, body)
 
-    async def survey(self, queues: Sequence[str], report: bytes = b"") -> Survey:
+    async def survey(
+        self, queues: Sequence[str], report: bytes = b"", *, workers: Sequence[str] = ()
+    ) -> Survey:
         """The state of workers and queues. The report is dropped: no command reads it."""
         depths = {queue: self._server.waiting(queue) for queue in queues}
         return Survey(self._server.epoch, list(self._server.leases.values()), depths)

@@ -429,7 +429,9 @@ class RedisTransport:
         """Put a message on a reply stream, once."""
         await self._scripts.send_reply(stream, body)
 
-    async def survey(self, queues: Sequence[str], report: bytes = b"") -> Survey:
+    async def survey(
+        self, queues: Sequence[str], report: bytes = b"", *, workers: Sequence[str] = ()
+    ) -> Survey:
         """The state of workers and queues; stores a dispatcher's signed report for operators."""
         counted = list(queues) if self._broker is None else []
         names = self._names
@@ -448,6 +450,7 @@ class RedisTransport:
                     _WORKERS_LISTED_SECONDS,
                     self.id,
                     *self._clock.agreement(),
+                    *map(names.liveness, workers),
                 ],
             )
             jumped |= self._clock.read(int(now_ms) / 1000, clock, asked_at, elapsed())
@@ -465,12 +468,14 @@ class RedisTransport:
         if memory >= connection.FULL_SERVER and not self.is_full:
             log.error("server_nearly_full memory=%.0f%%: new calls are refused", memory * 100)
         self.is_full = memory >= connection.FULL_SERVER
-        leases, depths = rest[: int(leased)], rest[int(leased) :]
+        leases, rest = rest[: int(leased)], rest[int(leased) :]
+        depths, subscribers = rest[: len(counted)], rest[len(counted) :]
         return Survey(
             epoch=self.epoch,
             leases=leases,
             depths=dict(zip(counted, map(int, depths), strict=True)) if not self._broker else None,
             clock_jumped=jumped,
+            subscribed=dict(zip(workers, map(int, subscribers), strict=False)),
         )
 
     async def close(self) -> None:

@@ -71,6 +71,12 @@ class Worker:
             processes.send([pid], signal.SIGKILL)
         return True
 
+    def kill_with_supervisor(self) -> None:
+        """SIGKILL the worker's group and the supervisor, which cannot report it any more."""
+        os.kill(self.supervisor.pid, signal.SIGSTOP)
+        self.kill()
+        self.end()
+
     def stop(self) -> None:
         """TERM: drain and end. The second one ends it at once."""
         self.supervisor.terminate()

@@ -99,6 +99,8 @@ class Executor:
         """When a drain with a limited grace period began."""
         self.leased_at: Callable[[], float] = lambda: float("inf")
         """When the worker's lease was last confirmed, on the monotonic clock."""
+        self.is_confirmed: Callable[[], bool] = lambda: True
+        """Whether the lease was confirmed since dispatchers may have thought the worker dead."""
 
     @property
     def oldest(self) -> float:
@@ -308,7 +310,7 @@ class Executor:
     @property
     def is_leased(self) -> bool:
         """Whether the lease was confirmed recently enough for user code to start."""
-        return time.monotonic() - self.leased_at() < self._fresh_seconds
+        return time.monotonic() - self.leased_at() < self._fresh_seconds and self.is_confirmed()
 
     async def _claim(self, run_in: RunIn, chosen: list[_Waiting]) -> None:
         if self._admission.switches.on:

@@ -24,6 +24,23 @@ async def worker_kill(scene: Scene) -> None:
         await scene.repeat(kill, 0.5, 4.0)
 
 
+@row("group-kill", short=3, long=60)
+async def group_kill(scene: Scene) -> None:
+    """A worker and its supervisor are gone at once, as with their container; others stay."""
+    server = await scene.server()
+    settings = scene.settings(server.url)
+    fleet = await scene.fleet(settings, copies=2)
+
+    async def kill() -> Collection[str]:
+        worker = scene.rng.choice(fleet.workers)
+        await scene.off_loop(worker.kill_with_supervisor)
+        await scene.off_loop(worker.start)
+        return worker.run_in.split(",")
+
+    async with scene.load(settings):
+        await scene.repeat(kill, 1.0, 6.0)
+
+
 @row("child-kill", short=12, long=300)
 async def child_kill(scene: Scene) -> None:
     """A process that runs a tool, or waits for one, is killed."""

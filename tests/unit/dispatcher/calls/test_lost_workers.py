@@ -11,10 +11,11 @@ from toolpool.dispatcher.calls.lost_workers import LostWorkers
 GONE = 8.0
 
 
-def lease(beat: int, *, worker: str = "w", ended: bool = False) -> WorkerLease:
+def lease(beat: int, *, ended: bool = False, subscribed: bool = False) -> WorkerLease:
     return WorkerLease(
-        id=worker, host="h", pid=1, version="1", started_at=0.0, slots={}, beat=beat, ended=ended
-    )
+        id="w", host="h", pid=1, version="1", started_at=0.0, slots={}, beat=beat, ended=ended,
+        subscribed=subscribed,
+    )  # fmt: skip
 
 
 def watched(looks: Iterable[tuple[float, int | None]], **options: bool) -> LostWorkers:
@@ -100,3 +101,52 @@ def test_a_worker_whose_end_was_seen_is_gone_at_once() -> None:
 def test_a_worker_of_an_older_version_lives_while_its_lease_is_there() -> None:
     watch = watched((t, 0) for t in range(30))
     assert not lost(watch, 29)
+
+
+def closing(looks: Iterable[tuple[float, int, int | None]], **more: bool) -> LostWorkers:
+    """A watch that was shown, at these times, the worker's beat and its channel's subscribers."""
+    watch = LostWorkers(lease_ttl=GONE)
+    for at, beat, count in looks:
+        leases = [lease(beat, **{"subscribed": True, **more})]
+        subscribed = {} if count is None else {"w": count}
+        watch.look(leases, at, clock_jumped=False, subscribed=subscribed)
+    return watch
+
+
+SEEN = [(t, t, 1) for t in range(7)]
+
+
+@pytest.mark.parametrize(
+    ("looks", "is_lost"),
+    [
+        ([*SEEN, (7, 7, 0), (8, 7, 0)], True),  # closed, and silent since
+        ([*SEEN, (7, 7, 0)], False),  # it may renew its lease
+        ([*SEEN, (7, 7, 0), (8, 8, 0)], False),  # it did
+        ([*SEEN, (7, 7, 0), (8, 7, 1), (9, 7, 0)], False),  # it came back in between
+        ([*SEEN, (7, 7, None), (8, 7, None)], False),  # the user may not ask
+        ([(t, 1, 0) for t in range(4)], False),  # the server has not been watched for long
+        ([(t, 1, 0) for t in range(8)], True),
+    ],
+)
+def test_a_worker_whose_channel_closed_is_gone_unless_it_renews_its_lease(
+    looks: list[tuple[float, int, int | None]], is_lost: bool
+) -> None:
+    watch, now = closing(looks), looks[-1][0]
+    said = watch.is_lost("w", known_since=0, patience=0, now=now, closed_patience=0)
+    assert said is is_lost
+    assert not watch.is_lost("w", known_since=0, patience=0, now=now), "this call waits longer"
+
+
+def test_a_worker_that_says_it_is_not_subscribed_is_not_judged_by_its_channel() -> None:
+    looks = [*SEEN, (7, 7, 0), (8, 7, 0)]
+    watch = closing(looks, subscribed=False)
+    assert not watch.is_lost("w", known_since=0, patience=0, now=8, closed_patience=0)
+
+
+def test_an_outage_makes_closed_channels_say_nothing_for_a_while() -> None:
+    watch = closing(SEEN)
+    watch.interrupted()
+    for at in range(7, 13):
+        watch.look([lease(7, subscribed=True)], at, clock_jumped=False, subscribed={"w": 0})
+        said = watch.is_lost("w", known_since=0, patience=0, now=at, closed_patience=0)
+        assert said is (at > 12)

@@ -72,7 +72,9 @@ class Surveyed(MemoryTransport):
         self.looking = self.most_looking = 0
         self.toolset_bodies: dict[str, bytes] = {}
 
-    async def survey(self, queues: Sequence[str], report: bytes = b"") -> Survey:
+    async def survey(
+        self, queues: Sequence[str], report: bytes = b"", *, workers: Sequence[str] = ()
+    ) -> Survey:
         """See `Transport.survey`."""
         self.queues.append(list(queues))
         self.looking += 1
@@ -81,7 +83,7 @@ class Surveyed(MemoryTransport):
         self.looking -= 1
         if self.is_away:
             raise OSError("the server is away")
-        return await super().survey(queues, report)
+        return await super().survey(queues, report, workers=workers)
 
     async def toolsets(self, digests: Sequence[str]) -> list[bytes | None]:
         """See `Transport.toolsets`."""
