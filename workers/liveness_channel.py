@@ -18,7 +18,7 @@ from toolpool.contract import logs
 log = logs.logger("presence")
 
 _PAUSE_SECONDS = 0.1
-_LONGEST_PAUSE_SECONDS = 5.0
+_LONGEST_PAUSE_SECONDS = 30.0
 """For a user that may not subscribe, or a server that takes no more clients."""
 _STOP_SECONDS = 1.0
 
@@ -34,6 +34,7 @@ class LivenessChannel:
         self._channel = channel
         self._changed = changed
         self._stopping = threading.Event()
+        self._is_stale = False
         self.is_open = False
         self.closed_at = float("-inf")
         """When the subscription last ended, on the monotonic clock."""
@@ -45,6 +46,10 @@ class LivenessChannel:
     def stop(self) -> None:
         """End the subscription within a second. Does not wait for it."""
         self._stopping.set()
+
+    def reopen(self) -> None:
+        """Subscribe again, by a new connection, if it is subscribed."""
+        self._is_stale = self.is_open
 
     def _keep(self) -> None:
         pause = _PAUSE_SECONDS
@@ -63,9 +68,9 @@ class LivenessChannel:
             link.connect()
             link.send_command("SUBSCRIBE", self._channel)
             link.read_response()
-            self.is_open = True
+            self.is_open, self._is_stale = True, False
             self._changed()
-            while not self._stopping.is_set():
+            while not (self._stopping.is_set() or self._is_stale):
                 if link.can_read(timeout=_STOP_SECONDS):
                     link.read_response()
         finally:

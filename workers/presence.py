@@ -83,6 +83,8 @@ class Presence:
         self._channel = LivenessChannel(
             client, self._names.liveness(self._worker), self._is_due.set
         )
+        self._is_counted = False
+        """Whether the server that has the lease counted a subscriber at the last renewal."""
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
 
     def start(self) -> None:
@@ -163,7 +165,7 @@ class Presence:
             described,
             beat=next(self._beats),
             ended=ended,
-            subscribed=self._channel.is_open,
+            subscribed=self._channel.is_open and self._is_counted,
             started_at=self.clock.time() - (elapsed() - self._began),
         )
         return self._envelope.encode(lease)
@@ -174,7 +176,7 @@ class Presence:
         names = self._names
         while True:
             renewed_at, asked_at = time.monotonic(), elapsed()
-            epoch, now_ms, clock, version = self._beat(
+            epoch, now_ms, clock, version, subscribers = self._beat(
                 keys=[
                     names.epoch,
                     names.worker(self._worker),
@@ -192,6 +194,7 @@ class Presence:
                     "" if described.leaving else described.toolset,
                     CATALOG_TTL_SECONDS,
                     *self.clock.agreement(),
+                    names.liveness(self._worker),
                 ],
             )
             if self.clock.read(int(now_ms) / 1000, clock, asked_at, elapsed()):
@@ -205,4 +208,14 @@ class Presence:
         confirmed_before = self.renewed_at
         self.renewed_at = renewed_at  # after the epoch: readers of `renewed_at` see it
         self._back(confirmed_before)
+        self._count(int(subscribers))
         return bytes(version)
+
+    def _count(self, subscribers: int) -> None:
+        """Renew the lease again if it said the wrong thing about the subscription."""
+        is_counted = subscribers > 0
+        if is_counted is not self._is_counted:
+            self._is_counted = is_counted
+            self._is_due.set()
+        if subscribers == 0:  # after a failover, it may be subscribed at the old server
+            self._channel.reopen()

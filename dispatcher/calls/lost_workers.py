@@ -16,8 +16,6 @@ from toolpool.contract.envelope import WorkerLease
 _FORGOTTEN_SECONDS = 3600.0
 _CLOSED_SECONDS = 0.9
 """How long a worker has to renew its lease after its liveness channel closed."""
-_WATCHED_SECONDS = 5.0
-"""How long the server must have answered: after an outage, workers return one after another."""
 _NEVER = float("inf")
 
 
@@ -87,14 +85,15 @@ class LostWorkers:
         """Whether a worker known at `known_since` is dead, and has been for `patience` seconds.
 
         A worker that announced its end, through its supervisor, is dead at once. One whose liveness
-        channel closed is, if the server answered for some seconds, after `closed_patience`.
+        channel closed is after `closed_patience`, if it renewed its lease since the last gap: else
+        it may be subscribed at another server.
         """
         seen = self._seen.get(worker)
         if seen is not None and seen.has_ended:
             return True
         if (
             seen is not None
-            and now - self.since > _WATCHED_SECONDS
+            and seen.at > self.since
             and now - seen.closed_at > _CLOSED_SECONDS + closed_patience
         ):
             return True

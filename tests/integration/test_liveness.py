@@ -1,10 +1,11 @@
 """A worker that died with its supervisor is noticed by its closed connection, not by its lease.
 
-Leases last for a minute here, so nothing that happens is due to them.
+Leases last longer here than any test waits, so nothing that happens is due to them.
 """
 
 import asyncio
 import os
+import random
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from pydantic import SecretStr
 
 from tests.chaos.fleet import Fleet
 from tests.chaos.journal import Journal
+from tests.chaos.proxy import Proxy
 from tests.chaos.servers import Server
 from tests.integration.fleet import call
 from tests.waiting import eventually
@@ -21,10 +23,9 @@ from toolpool import Code, Dispatcher, Executed, ToolResult
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import generate_key
-from toolpool.dispatcher.calls import lost_workers
 from toolpool.fleet_reader import read_fleet
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 15.0
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 @pytest.fixture
 def settings(server: Server) -> Settings:
     return Settings(
-        redis_url=server.url, signing_key=SecretStr(generate_key()), lease_ttl=60.0, drain_timeout=0
+        redis_url=server.url, signing_key=SecretStr(generate_key()), lease_ttl=20.0, drain_timeout=0
     )
 
 
@@ -52,16 +53,20 @@ def fleet(settings: Settings, tmp_path: Path) -> Iterator[Fleet]:
 
 
 @pytest.fixture
-async def dispatcher(
-    fleet: Fleet, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Dispatcher]:
-    monkeypatch.setattr(lost_workers, "_WATCHED_SECONDS", 0.5)
+async def dispatcher(fleet: Fleet, settings: Settings) -> AsyncIterator[Dispatcher]:
     async with Dispatcher.connect(settings=settings) as connected:
+        before = beats(settings)
         await eventually(
-            lambda: all(lease.subscribed for lease in read_fleet(settings).workers),
-            "the workers are subscribed",
+            lambda: all(beat > before[worker] + 1 for worker, beat in beats(settings).items()),
+            "the workers have renewed their leases",
+            WAIT_SECONDS,
         )
         yield connected
+
+
+def beats(settings: Settings) -> dict[str, int]:
+    """How often each worker has renewed its lease."""
+    return {lease.id: lease.beat for lease in read_fleet(settings).workers}
 
 
 class Held:
@@ -84,11 +89,18 @@ class Held:
         return (await asyncio.wait_for(self._turn, WAIT_SECONDS))[0]
 
 
-def subscribers(server: Server, settings: Settings) -> int:
-    names = RedisKeys(settings.key_prefix)
-    with server.client() as client:
+async def subscribed(server: Server, settings: Settings, count: int) -> None:
+    """Wait until so many workers are subscribed."""
+
+    def are_subscribed() -> bool:
+        names = RedisKeys(settings.key_prefix)
         channels = [names.liveness(lease.id) for lease in read_fleet(settings).workers]
-        return sum(count for _, count in client.pubsub_numsub(*channels))
+        with server.client() as client:
+            return sum(each for _, each in client.pubsub_numsub(*channels)) == count
+
+    await eventually(
+        lambda: asyncio.to_thread(are_subscribed), f"{count} are subscribed", WAIT_SECONDS
+    )
 
 
 async def test_calls_of_a_killed_group_are_recovered_while_its_lease_lasts(
@@ -134,7 +146,7 @@ async def test_a_closed_channel_of_a_living_worker_is_no_death(
             client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
             await asyncio.sleep(0.3)
     if comes_back:
-        await eventually(lambda: subscribers(server, settings) == 2, "they are subscribed again")
+        await subscribed(server, settings, 2)
     after = Held(dispatcher, tmp_path / "after", "held_read")
     after.gate.parent.mkdir()
     for each in (*held, after):
@@ -153,8 +165,46 @@ async def test_a_server_that_restarts_says_nothing_about_workers(
         client.save()
     server.kill()
     server.start()
-    await eventually(
-        lambda: subscribers(server, settings) == 2, "they are subscribed again", WAIT_SECONDS
-    )
+    await subscribed(server, settings, 2)
     assert (await held.result()).ok
     assert held.starts == 1
+
+
+async def test_a_worker_that_is_subscribed_at_the_old_server_is_no_death(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """A failover by an address: the old server stays up, and keeps the connections that it has."""
+    old, new = Server(tmp_path / "old", listen="port"), Server(tmp_path / "new", listen="port")
+    proxy = Proxy(old.port, random.Random(0))
+    await proxy.start()
+    through = settings.model_copy(update={"redis_url": proxy.url})
+    fleet = await asyncio.to_thread(
+        lambda: Fleet(
+            through,
+            tmp_path,
+            Journal(tmp_path / "journal"),
+            groups=("loop",),
+            tools="tests.fleets.held",
+        )
+    )
+    try:
+        await subscribed(old, through, 1)
+        with new.client() as client:
+            client.replicaof("127.0.0.1", str(old.port))
+            await eventually(
+                lambda: client.info("replication")["master_link_status"] == "up", "it has the data"
+            )
+            client.replicaof("no", "one")
+        proxy.target = new.port
+        with old.client() as client:  # all but the subscription
+            client.execute_command("CLIENT", "KILL", "TYPE", "normal")
+        async with Dispatcher.connect(settings=through) as dispatcher:
+            held = Held(dispatcher, tmp_path, "held_write")
+            await held.started()
+            await subscribed(new, through, 1)
+            assert (await held.result()).ok
+    finally:
+        fleet.close()
+        await proxy.close()
+        old.close()
+        new.close()

@@ -124,8 +124,7 @@ SEEN = [(t, t, 1) for t in range(7)]
         ([*SEEN, (7, 7, 0), (8, 8, 0)], False),  # it did
         ([*SEEN, (7, 7, 0), (8, 7, 1), (9, 7, 0)], False),  # it came back in between
         ([*SEEN, (7, 7, None), (8, 7, None)], False),  # the user may not ask
-        ([(t, 1, 0) for t in range(4)], False),  # the server has not been watched for long
-        ([(t, 1, 0) for t in range(8)], True),
+        ([(t, 1, 0) for t in range(8)], False),  # it has not renewed its lease at this server
     ],
 )
 def test_a_worker_whose_channel_closed_is_gone_unless_it_renews_its_lease(
@@ -143,10 +142,11 @@ def test_a_worker_that_says_it_is_not_subscribed_is_not_judged_by_its_channel() 
     assert not watch.is_lost("w", known_since=0, patience=0, now=8, closed_patience=0)
 
 
-def test_an_outage_makes_closed_channels_say_nothing_for_a_while() -> None:
+def test_after_an_outage_a_closed_channel_counts_once_the_lease_was_renewed() -> None:
     watch = closing(SEEN)
     watch.interrupted()
     for at in range(7, 13):
-        watch.look([lease(7, subscribed=True)], at, clock_jumped=False, subscribed={"w": 0})
+        beat = 6 if at < 10 else 10
+        watch.look([lease(beat, subscribed=True)], at, clock_jumped=False, subscribed={"w": 0})
         said = watch.is_lost("w", known_since=0, patience=0, now=at, closed_patience=0)
-        assert said is (at > 12)
+        assert said is (at > 10)
