@@ -83,7 +83,7 @@ def test_the_documented_rule_has_every_command_and_key() -> None:
 def test_every_command_of_a_script_is_tried() -> None:
     source = "".join(file.read_text() for file in LUA.glob("*.lua"))
     called = set(re.findall(r"redis\.p?call\('([A-Z]+)'", source))
-    assert called - set(COMMANDS) == set()
+    assert called - {command.partition("|")[0] for command in COMMANDS} == set()
 
 
 async def test_a_fleet_and_its_commands_run_with_the_documented_rights_alone(

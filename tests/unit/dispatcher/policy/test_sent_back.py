@@ -110,10 +110,10 @@ async def test_workers_have_the_time_in_which_the_server_answers_to_say_what_the
     monkeypatch.setattr(approval_waits, "_EVERY_SECONDS", 0.01)
     survey, is_away = MemoryTransport.survey, False
 
-    async def answered(self: MemoryTransport, *args: Any) -> Any:
+    async def answered(self: MemoryTransport, *args: Any, **options: Any) -> Any:
         if is_away:
             raise ServerUnavailable("survey", sent=False)
-        return await survey(self, *args)
+        return await survey(self, *args, **options)
 
     monkeypatch.setattr(MemoryTransport, "survey", answered)
     settings = Settings(background_wait=0.05, lease_ttl=0.5)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.waiting import wait_until
 from toolpool.contract.settings import Settings
-from toolpool.workers.supervision import watchdog
+from toolpool.workers.supervision import loop_watchdog
 from toolpool.workers.supervision.loop_watchdog import LoopWatchdog, is_waiting
 from toolpool.workers.worker_observer import Blocked, WorkerObserver, WorkerObservers
 
@@ -66,7 +66,7 @@ def watching(thread: threading.Thread, pager: Pager) -> Iterator[Callable[[], in
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "_CHECK_SECONDS", 0.001)
+    monkeypatch.setattr(loop_watchdog, "_CHECK_SECONDS", 0.001)
 
 
 def test_a_loop_that_is_late_and_waits_for_events_is_not_blocked() -> None:
