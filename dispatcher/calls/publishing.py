@@ -5,7 +5,7 @@ from typing import Protocol
 
 from toolpool.contract import logs
 from toolpool.contract.envelope import Batch
-from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.errors import CommandRejected, ServerUnavailable
 from toolpool.contract.ledger.answers import CallState, LedgerAnswer
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.outcome import Code, Executed, failure
@@ -67,8 +67,12 @@ class Publisher:
                 if len(taken) > 1:  # one call may be at fault for all
                     went = [await self.publish([one], sent=sent, epoch=epoch) for one in taken]
                     return any(went)
-                reason = f"publishing failed ({type(error).__name__})"
-                self._calls.resolve(taken[0], failure(Code.INTERNAL, reason, Executed.UNKNOWN))
+                if isinstance(error, CommandRejected):
+                    outcome = unreachable(Executed.UNKNOWN, is_full=False)
+                else:
+                    reason = f"publishing failed ({type(error).__name__})"
+                    outcome = failure(Code.INTERNAL, reason, Executed.UNKNOWN)
+                self._calls.resolve(taken[0], outcome)
                 break  # it may reopen as a retry, submitted later
         return False
 

@@ -1,6 +1,7 @@
 """Sends outcomes and start notices to the ledger in batches."""
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections import defaultdict, deque
@@ -36,6 +37,8 @@ _GROUP_BYTES = 1 << 20
 _KEEP_OUTPUT_SECONDS = 3.0
 _RECENT_BYTES = 16 << 20
 _GATHER_SECONDS = 0.002
+_REJECTED_PAUSE_SECONDS = 0.25
+_LONGEST_PAUSE_SECONDS = 5.0
 _NOTICE_SECONDS = 0.02
 """Calls that end within this time are not announced as started: their outcome shows it."""
 
@@ -302,10 +305,27 @@ class Settler:
         except ServerUnavailable:
             log.error("outcomes_lost calls=%d: the server stayed unreachable", len(group))
         except Exception:
-            log.exception("settle_failed calls=%d", len(group))
             if len(group) > 1:  # one bad outcome must not lose the others
                 for one in group:
                     await self._send_group([one])
+            else:
+                log.exception("settle_failed: trying again for %.0f s", self._keep)
+                self._background.start(self._settle_again(group, give_up_at))
         else:
-            answered = zip(group, answers, strict=True)
-            self._report_late([sent for sent, answer in answered if answer == "late"])
+            self._answered(group, answers)
+
+    async def _settle_again(self, group: list[tuple[Settlement, bool]], give_up_at: float) -> None:
+        """Settle a call whose outcome the server rejected: it may do so only for a while."""
+        pause = _REJECTED_PAUSE_SECONDS
+        while time.monotonic() + pause < give_up_at:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            with contextlib.suppress(Exception):
+                settlements = [settlement for settlement, _ in group]
+                self._answered(group, await self._ledger.settle(settlements, give_up_at=give_up_at))
+                return
+        log.error("outcomes_lost calls=%d: the server rejected them", len(group))
+
+    def _answered(self, group: list[tuple[Settlement, bool]], answers: list[str]) -> None:
+        answered = zip(group, answers, strict=True)
+        self._report_late([sent for sent, answer in answered if answer == "late"])
