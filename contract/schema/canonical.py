@@ -40,8 +40,11 @@ from toolpool.contract.schema.references import (
     resolve,
 )
 
-_STEPS_AT_MOST = 200_000
-"""Limits the work for unions of unions, whose branches are all tried for each value."""
+_STEPS_AT_MOST = 2_500_000
+"""Limits the work, in steps of 0.2 microseconds: each branch of a union is tried for each value."""
+_STEPS_OF_A_VALUE = 10
+_STEPS_OF_A_BRANCH = 15
+_SCALARS = (str, int, float, type(None))
 _CARRIERS = frozenset({"$ref", "allOf", *UNIONS})
 _ABSENT = object()
 _CANONICAL_TYPES: Mapping[str, Any] = {
@@ -84,12 +87,21 @@ class _Field(NamedTuple):
 class Canonical:
     """Converts arguments to canonical form. `fits` tests a value against the schema at a place.
 
-    A place is a JSON pointer into the schema.
+    A place is a JSON pointer into the schema. `steps` counts the steps of such a test, of at most
+    0.2 microseconds.
     """
 
-    def __init__(self, schema: dict[str, Any], fits: Callable[[str, Any], bool]) -> None:
+    def __init__(
+        self,
+        schema: dict[str, Any],
+        fits: Callable[[str, Any], bool],
+        steps: Callable[[str, Any], int],
+    ) -> None:
         self._root = schema
         self._fits = fits
+        self._steps = steps
+        self._changing: dict[int, bool] = {}
+        """Whether a schema may change a single value, by its identity."""
         self._hides_siblings = hides_siblings(schema)
         self._fields: dict[str, dict[str, _Field]] = {}
         """Cached by the place of the schema that has the fields."""
@@ -107,6 +119,8 @@ class Canonical:
 
         Raises ValueError if the schema's references recurse too deeply.
         """
+        if self._steps(place, value) > _STEPS_AT_MOST:
+            raise ValueError("its schema takes too many steps to validate a value")
         if not self._fits(place, value):
             return False, value
         found = self._of(value, at_pointer(self._root, place), place)
@@ -119,11 +133,11 @@ class Canonical:
             raise ValueError("the defaults of the schema recurse without end") from None
 
     def _value(self, value: Any, node: Any, place: str, steps: list[int]) -> Any:
-        steps[0] -= 1
-        if steps[0] < 0:
-            raise ValueError("the defaults of the schema recurse without end")
         if not isinstance(node, dict):
             return value
+        if isinstance(value, _SCALARS) and not self._may_change(node):
+            return value
+        _spend(steps, _STEPS_OF_A_VALUE)
         if not node.keys().isdisjoint(_CARRIERS):
             if isinstance(reference := node.get("$ref"), str):
                 value = self._value(value, referred(reference, self._root), reference[1:], steps)
@@ -145,16 +159,34 @@ class Canonical:
 
     def _of_union(self, value: Any, branches: list[Any], place: str, steps: list[int]) -> Any:
         """The result of the branches that the value fits, if they all agree."""
-        found = [
-            self._value(value, branch, f"{place}/{number}", steps)
-            for number, branch in enumerate(branches)
-            if self._fits(f"{place}/{number}", value)
-        ]
+        found = []
+        for number, branch in enumerate(branches):
+            at = f"{place}/{number}"
+            _spend(steps, _STEPS_OF_A_BRANCH + self._steps(at, value))
+            if self._fits(at, value):
+                found.append(self._value(value, branch, at, steps))
         are_same = found and all(
             one is found[0] or encoding.canonical(one) == encoding.canonical(found[0])
             for one in found
         )
         return found[0] if are_same else value
+
+    def _may_change(self, node: dict[str, Any]) -> bool:
+        """Whether a schema, or one that applies to the same value, may change a single value."""
+        known = self._changing.get(id(node))
+        if known is None:
+            parts: list[Any] = [node]
+            for part in parts:
+                if not isinstance(part, dict):
+                    continue
+                more = list_of(part.get("allOf"))
+                for union in UNIONS & part.keys():
+                    more = [*more, *list_of(part[union])]
+                if isinstance(reference := part.get("$ref"), str):
+                    more = [*more, referred(reference, self._root)]
+                parts += [each for each in more if not any(each is one for one in parts)]
+            known = self._changing[id(node)] = any(map(_changes, parts))
+        return known
 
     def _object(
         self, value: dict[str, Any], node: dict[str, Any], place: str, steps: list[int]
@@ -211,6 +243,21 @@ class Canonical:
             if default is _ABSENT and isinstance(holder, dict):
                 default = holder.get("default", _ABSENT)
         return default if default is not _ABSENT and self._fits(place, default) else _ABSENT
+
+
+def _changes(node: Any) -> bool:
+    """Whether a schema itself may change a single value."""
+    if not isinstance(node, dict):
+        return False
+    format = node.get("format")
+    is_canonical = isinstance(format, str) and format in _CANONICAL_TYPES
+    return is_canonical or node.get("type") == "integer"
+
+
+def _spend(steps: list[int], count: int) -> None:
+    steps[0] -= count
+    if steps[0] < 0:
+        raise ValueError("the canonical form, with its defaults, takes too many steps")
 
 
 def _by_pattern(patterns: dict[str, Any], name: str, place: str) -> list[_Field]:

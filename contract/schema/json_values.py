@@ -5,6 +5,8 @@ from typing import Any
 
 from toolpool.contract import encoding
 
+_SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
+
 
 def json_type(value: Any) -> str:
     """The JSON name of a Python value's type."""
@@ -66,8 +68,8 @@ def has_key(value: Any, key: str) -> bool:
     return False
 
 
-def has_more_values_than(most: int, value: Any) -> bool:
-    """Whether a value and all values in it are more than `most`."""
+def count_values(value: Any, most: int) -> int:
+    """How many values a value has, with itself; `most` or more if there are as many."""
     count, level = 1, [value]
     for holder in level:
         inner = (
@@ -76,8 +78,26 @@ def has_more_values_than(most: int, value: Any) -> bool:
         )  # fmt: skip
         count += len(inner)
         if count > most:
-            return True
+            return count
         level.extend(inner)
+    return count
+
+
+def has_more_values_than(most: int, value: Any) -> bool:
+    """Whether a value and all values in it are more than `most`."""
+    return count_values(value, most) > most
+
+
+def has_more_large_integers_than(most: int, value: Any) -> bool:
+    """Whether there are more than `most` integers that need more than 64 bits with their sign."""
+    level = [value]
+    for each in level:
+        if isinstance(each, (dict, list, tuple)):
+            level.extend(each.values() if isinstance(each, dict) else each)
+        elif isinstance(each, int) and not _SMALLEST <= each <= _LARGEST:
+            most -= 1
+            if most < 0:
+                return True
     return False
 
 

@@ -13,19 +13,19 @@ from typing import NamedTuple
 
 import jsonschema_rs
 
-_LARGEST = 1 << 24
-"""Limits a pattern of few characters that grows, such as `((a{100}){100}){100}`. In bytes."""
-_SMALLEST = 1 << 12
+_SIZES = (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
+"""Bytes. The largest limits a pattern of few characters that grows: `((a{100}){100}){100}`."""
 _BACKTRACKS = 10_000
 """Limits catastrophic patterns that need lookaround."""
-_SHORT_TEXT = 64
-_SMALL = 1 << 16
-LINEAR = jsonschema_rs.RegexOptions(size_limit=_LARGEST)
-BACKTRACKING = jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_limit=_LARGEST)
+LINEAR = jsonschema_rs.RegexOptions(size_limit=_SIZES[-1])
+BACKTRACKING = jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_limit=_SIZES[-1])
 _CHARACTER = re.compile(
-    r"\\[pP]\{[^}]*\}|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|(\\[bB])|\\.|\[(?:\\.|[^\]\\])*\]|\."
+    r"\\[pP]\{[^}]*\}|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|(?P<kept>\\[1-9k])|(?P<empty>\\[bB])"
+    r"|\\.|\[(?:\\.|[^\]\\])*\]|\."
 )
-_ONE_REPETITION = re.compile(r"\^[^{}()|*+?^$]*\{\d+(?:,\d*)?\}[^{}()|*+?^$]*\$?")
+_LAST_REPETITION = re.compile(r"\^[^{}()|*+?^$]*(?:[*+]|\{\d+(?:,\d*)?\})?\$?")
+"""One repetition at most, at the end: in any text, only one state is reached at a time."""
+_FIRST_LOOKAHEAD = re.compile(r"\^\(\?[=!]")
 
 
 class PatternCost(NamedTuple):
@@ -34,17 +34,18 @@ class PatternCost(NamedTuple):
     states: int = 0
     """The bytes of the compiled patterns, as if each class were one character."""
     backtracking: int = 0
-    """How many of the patterns need lookaround or back references."""
+    """The states of the patterns that need lookaround elsewhere than first, or back references."""
 
     def steps(self, length: int) -> int:
         """The steps for a text of this length, of 0.2 microseconds each.
 
-        Measured at worst: 0.2 nanoseconds for each byte and character, and 2 nanoseconds for each
-        character that a backtracking step reads. Short texts reach few states of a pattern.
+        Measured at worst: 0.2 nanoseconds for each byte and character, in each of the steps of a
+        pattern that backtracks.
         """
-        is_short = length <= _SHORT_TEXT and self.states <= _SMALL
-        linear = 0 if is_short else length * self.states // 1000
-        return linear + self.backtracking * length * min(length, _BACKTRACKS) // 100
+        return (
+            length * self.states // 1000
+            + min(length, _BACKTRACKS) * length * self.backtracking // 1000
+        )
 
 
 NO_COST = PatternCost()
@@ -63,34 +64,65 @@ def pattern_cost(pattern: object) -> PatternCost:
 
 @functools.lru_cache(maxsize=4096)
 def _cost(pattern: str) -> PatternCost:
-    if _size(pattern, jsonschema_rs.RegexOptions) is None:
-        return PatternCost(0, 1)
-    plain = _CHARACTER.sub(lambda found: "" if found[1] else "a", pattern)
-    if _ONE_REPETITION.fullmatch(plain):
-        return NO_COST  # it is in one state at a time
-    states = _size(plain, jsonschema_rs.RegexOptions) or _LARGEST
-    return NO_COST if states == _SMALLEST else PatternCost(states)
+    plain = _CHARACTER.sub(_one_character, pattern)
+    if _LAST_REPETITION.fullmatch(plain):
+        return NO_COST
+    if (states := _size(plain, jsonschema_rs.RegexOptions)) is not None:
+        return NO_COST if states == _SIZES[0] else PatternCost(states)
+    if parts := _after_lookahead(plain):
+        return total(map(_cost, parts))
+    states = _size(plain, jsonschema_rs.FancyRegexOptions) or _SIZES[-1]
+    return PatternCost(0, 10 if states <= _SIZES[1] else states)
+
+
+def _one_character(found: re.Match[str]) -> str:
+    return found["kept"] or ("" if found["empty"] else "a")
+
+
+def _after_lookahead(plain: str) -> tuple[str, str] | None:
+    """What a lookahead at the beginning of a text looks for, and the rest of the pattern.
+
+    Each is tried once, at the beginning. None for any other pattern.
+    """
+    if not _FIRST_LOOKAHEAD.match(plain):
+        return None
+    depth = 0
+    for at, sign in enumerate(plain):
+        depth += (sign == "(") - (sign == ")")
+        if sign == ")" and not depth:
+            ahead, rest = plain[4:at], plain[at + 1 :]
+            is_alternative = _has_alternatives(rest)
+            return None if is_alternative else (f"^(?:{ahead})", f"^{rest}")
+    return None
+
+
+def _has_alternatives(plain: str) -> bool:
+    """Whether a pattern has a `|` outside of groups, or begins with a quantifier."""
+    depth = 0
+    for sign in plain:
+        depth += (sign == "(") - (sign == ")")
+        if sign == "|" and not depth:
+            return True
+    return plain[:1] in tuple("*+?{")
 
 
 @functools.lru_cache(maxsize=4096)
 def size_of(pattern: str) -> int:
     """The bytes that a compiled pattern takes, rounded up."""
     linear = _size(pattern, jsonschema_rs.RegexOptions)
-    return linear or _size(pattern, jsonschema_rs.FancyRegexOptions) or _LARGEST
+    return linear or _size(pattern, jsonschema_rs.FancyRegexOptions) or _SIZES[-1]
 
 
 def _size(pattern: str, engine: type) -> int | None:
     """The size limit that lets a pattern compile; None if there is none."""
-    size = _SMALLEST
-    while size <= _LARGEST:
+    for size in _SIZES:
         try:
             jsonschema_rs.validator_for(
                 {"pattern": pattern}, pattern_options=engine(size_limit=size)
             )
         except ValueError:
-            size *= 4
-        else:
-            return size
+            continue
+        return size
     return None
 
 

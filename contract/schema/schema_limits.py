@@ -11,7 +11,12 @@ from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.schema.json_values import list_of, members_of
 from toolpool.contract.schema.patterns import pattern_cost, size_of
 from toolpool.contract.schema.references import UNIONS, resolve
-from toolpool.contract.schema.validation_cost import UNBOUND, ValidationCost
+from toolpool.contract.schema.validation_cost import (
+    UNBOUND,
+    ValidationCost,
+    listed_cost,
+    names_cost,
+)
 
 NODES_AT_MOST = 10_000
 """Limits the number of properties and listed values: compiling takes memory for each value."""
@@ -37,8 +42,9 @@ class Extent:
 
     references: bool = False
     unions: bool = False
-    patterns: bool = False
-    """Whether a pattern may take long."""
+    is_slow: bool = False
+    """Whether a pattern or a list of objects may take long."""
+    unique: bool = False
     pattern_bytes: int = 0
     longest: int = 1
 
@@ -81,13 +87,15 @@ def _add(found: Extent, node: dict[str, Any]) -> None:
                 f"{_PATTERN_CHARACTERS:,} are compiled"
             )
         if isinstance(pattern, str):
-            found.patterns = found.patterns or any(pattern_cost(pattern))
+            found.is_slow = found.is_slow or any(pattern_cost(pattern))
             found.pattern_bytes += size_of(pattern)
-    if found.pattern_bytes > _PATTERN_BYTES:
-        raise ToolDeclarationInvalid(
-            "its input_schema has patterns that compile to more than "
-            f"{_PATTERN_BYTES >> 20} MiB: repetitions such as {{1,500}} grow with their number"
-        )
+        if found.pattern_bytes > _PATTERN_BYTES:
+            raise ToolDeclarationInvalid(
+                "its input_schema has patterns that compile to more than "
+                f"{_PATTERN_BYTES >> 20} MiB: repetitions such as {{1,500}} grow with their number"
+            )
+    found.is_slow = found.is_slow or bool(names_cost(node) or listed_cost(node))
+    found.unique = found.unique or node.get("uniqueItems") is True
 
 
 def cost_of(schema: dict[str, Any], found: Extent) -> ValidationCost | None:
@@ -95,7 +103,7 @@ def cost_of(schema: dict[str, Any], found: Extent) -> ValidationCost | None:
 
     Raises `ToolDeclarationInvalid` if the schema is too expensive for a single value.
     """
-    if not found.references and not found.patterns:
+    if not found.references and not found.is_slow:
         return None  # every subschema is applied at most once to a value, and there are few
     cost = ValidationCost(schema)
     if cost.at_one_value > _STEPS_AT_ONE_VALUE:

@@ -18,6 +18,7 @@ _ORDINARY = 100
 """Steps for one value that no ordinary schema exceeds: below it, calls are not counted."""
 _PAIRS = 40_000
 """Limits the pairs of schema and value: for very large arguments, even counting takes seconds."""
+_FEW = 20
 UNBOUND = 1 << 62
 
 _HERE = {
@@ -77,7 +78,8 @@ class ValidationCost:
             self._connect(node)
         self._in_order = _ordered(self._found)
         self._by_depth = self._bounds()
-        self._has_patterns = any(any(node.patterns) or any(node.by_name) for node in self._found)
+        self._is_slow = any(map(_is_slow, self._found))
+        """Whether one application of a schema may take many steps."""
 
     @property
     def at_one_value(self) -> int:
@@ -87,22 +89,28 @@ class ValidationCost:
     @property
     def can_grow(self) -> bool:
         """Whether the cost can grow with the arguments."""
-        return self._has_patterns or max(self._by_depth) > _ORDINARY
+        return self._is_slow or max(self._by_depth) > _ORDINARY
 
     def require_few(self, arguments: Any, most: int, *, is_explained: bool = False) -> None:
         """Raise `ValidationTooCostly` if a validation would take more than `most` steps.
 
         A validation without explanations skips the union branches with another tag.
         """
-        has_patterns = self._has_patterns and not is_explained
-        if has_patterns or self._may_take_more(arguments, most):
-            count = _Count(use_tags=not is_explained, patterns=has_patterns)
+        is_slow = self._is_slow and not is_explained
+        if is_slow or self._may_take_more(arguments, most):
+            count = _Count(use_tags=not is_explained, patterns=is_slow)
             count.require_few(self._start, arguments, most)
 
-    def require_few_below(self, schema: Any, value: Any, most: int) -> None:
-        """Raise `ValidationTooCostly` if one part of the schema takes more steps for a value."""
+    def steps_below(self, schema: Any, value: Any) -> int:
+        """The steps that one part of the schema takes for a value.
+
+        Raises `ValidationTooCostly` if even counting them takes too long.
+        """
         node = self._nodes.get(id(resolve(schema, self._root)), self._leaf)
-        _Count(use_tags=True, patterns=self._has_patterns).require_few(node, value, most)
+        try:
+            return _Count(use_tags=True, patterns=self._is_slow).steps(node, value)
+        except RecursionError:
+            raise ValidationTooCostly from None
 
     def require_few_errors(self, arguments: Any, most: int) -> None:
         """Raises `ValidationTooCostly` if unions may yield more than `most` errors."""
@@ -151,7 +159,8 @@ class ValidationCost:
             target = resolve(schema, self._root)
             schema = target if isinstance(target, dict) else {}
         is_applying = not _APPLYING.isdisjoint(schema) or "required" in schema
-        if not is_applying and not any(pattern_cost(schema.get("pattern"))):
+        is_slow = any(pattern_cost(schema.get("pattern"))) or listed_cost(schema)
+        if not is_applying and not is_slow:
             return self._leaf
         node = self._nodes.get(id(schema))
         if node is None:
@@ -206,10 +215,12 @@ class _Count:
         self._patterns = patterns
         self._errors = errors
         self._pairs = pairs
+        self._most = UNBOUND
         self._known: dict[tuple[int, int], int] = {}
 
     def require_few(self, node: _Node, value: Any, most: int) -> None:
         """Raise `ValidationTooCostly` if there are more than `most` steps."""
+        self._most = most
         try:
             if self.steps(node, value) > most:
                 raise ValidationTooCostly
@@ -228,18 +239,11 @@ class _Count:
         if len(self._known) > self._pairs:
             raise ValidationTooCostly
         self._known[key] = 0  # a validator stops at a cycle
-        found = node.asked if self._errors else 1
+        found = node.asked if self._errors else 1 + listed_cost(node.schema)
         for inner in node.here:
             found += 1 if self._is_other(inner, value) else self.steps(inner, value)
         if isinstance(value, dict):
-            for name in value if node.names or (self._patterns and any(node.by_name)) else ():
-                found += node.by_name.steps(len(name)) if self._patterns else 0
-                found += sum(self.steps(inner, name) for inner in node.names)
-            for name, field_value in value.items():
-                for inner in node.named.get(name, ()):
-                    found += self.steps(inner, field_value)
-                for inner in node.every:
-                    found += self.steps(inner, field_value)
+            found += self._steps_of_fields(node, value)
         else:
             for item in value:
                 for inner in node.every:
@@ -247,11 +251,43 @@ class _Count:
         self._known[key] = found
         return found
 
+    def _steps_of_fields(self, node: _Node, value: dict[str, Any]) -> int:
+        found = len(value) * names_cost(node.schema)
+        if found > self._most:  # counting would take as long
+            raise ValidationTooCostly
+        for name, field_value in value.items():
+            found += node.by_name.steps(len(name)) if self._patterns else 0
+            for inner in node.names:
+                found += self.steps(inner, name)
+            for inner in node.named.get(name, ()):
+                found += self.steps(inner, field_value)
+            for inner in node.every:
+                found += self.steps(inner, field_value)
+        return found
+
     def _is_other(self, node: _Node, value: Any) -> bool:
         """Whether the value has another tag than the schema."""
         if not self._use_tags or not isinstance(value, dict):
             return False
         return any(name in value and value[name] != tag for name, tag in node.tags.items())
+
+
+def _is_slow(node: _Node) -> bool:
+    is_large = names_cost(node.schema) or listed_cost(node.schema)
+    return any(node.patterns) or any(node.by_name) or is_large > 0
+
+
+def names_cost(schema: dict[str, Any]) -> int:
+    """The steps for the name of a field: each pattern for names is tried, if there are many."""
+    by_pattern = schema.get("patternProperties")
+    count = len(by_pattern) if isinstance(by_pattern, dict) else 0
+    return count if count > _FEW else 0
+
+
+def listed_cost(schema: dict[str, Any]) -> int:
+    """The steps for a value that is compared with each of many listed objects or lists."""
+    count = sum(isinstance(each, (dict, list)) for each in list_of(schema.get("enum")))
+    return count if count > _FEW else 0
 
 
 def _one_level_down(here: dict[_Node, int]) -> dict[_Node, int]:
@@ -288,7 +324,8 @@ def _ordered(nodes: list[_Node]) -> list[_Node]:
                 stack.pop()
                 open_nodes.discard(node)
                 node.here = [each for each in node.here if each.cost and each not in open_nodes]
-                node.cost = min(1 + sum(each.cost for each in node.here), UNBOUND)
+                own = 1 + listed_cost(node.schema)
+                node.cost = min(own + sum(each.cost for each in node.here), UNBOUND)
                 node.patterns = total([node.patterns, *(each.patterns for each in node.here)])
                 done.append(node)
             elif inner not in seen:

@@ -19,7 +19,12 @@ from toolpool.contract.schema import patterns, schema_limits
 from toolpool.contract.schema.canonical import TYPED_FORMATS, Canonical
 from toolpool.contract.schema.dialect import plain
 from toolpool.contract.schema.explain import Explainer
-from toolpool.contract.schema.json_values import has_more_values_than, json_type
+from toolpool.contract.schema.json_values import (
+    count_values,
+    has_more_large_integers_than,
+    has_more_values_than,
+    json_type,
+)
 from toolpool.contract.schema.object_fields import NO_OBJECT, takes_objects
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.references import at_pointer
@@ -44,6 +49,9 @@ _BRANCH_ERRORS = 5_000
 """Limits many branches for every item: all errors of a union are created before one is read."""
 _CARRIED_AT_MOST = 300_000
 """Limits many wrong values of a large enum: each error carries the list. 100 nanoseconds each."""
+_LARGE_INTEGERS = 500
+"""Limits integers of more than 64 bits in sets: all have one hash and are compared with each other.
+"""
 _ABOUT_SIZE = frozenset({"minItems", "contains", "minContains", "unevaluatedItems"})
 _ROOT = "urn:toolpool:schema"
 _REMOTE = re.compile(r"Resource '(.*?)' is not present in a registry")
@@ -57,6 +65,7 @@ class SchemaValidator:
         self._schema = schema
         extent = schema_limits.extent(schema)
         self._longest = extent.longest
+        self._is_unique = extent.unique
         self._cost = schema_limits.cost_of(schema, extent)
         self._fan = schema_limits.fan(schema, extent)
         self._validator = _compiled(schema)
@@ -70,7 +79,8 @@ class SchemaValidator:
         Only a part of very large arguments is explained. Raises ValueError for values that are not
         JSON.
         """
-        if self._cost is not None and not self._takes_few_steps(arguments, _STEPS_TO_DECIDE):
+        is_slow = self._is_unique and has_more_large_integers_than(_LARGE_INTEGERS, arguments)
+        if is_slow or not self._takes_few_steps(arguments, _STEPS_TO_DECIDE):
             return (Problem((), "tooDeep", received=json_type(arguments)),)
         if self._validator.is_valid(arguments):
             return ()
@@ -100,21 +110,24 @@ class SchemaValidator:
         A text whose format has a Python type is valid only if that type accepts it. Raises
         ValueError if the schema's defaults recurse without end, or validation takes too long.
         """
-        if self._cost is not None:
-            try:
-                schema = at_pointer(self._schema, place)
-                self._cost.require_few_below(schema, value, _STEPS_TO_DECIDE)
-            except ValidationTooCostly:
-                raise ValueError("its schema takes too many steps to validate a value") from None
         return self._typed.at(place, value)
 
     @functools.cached_property
     def _canonical(self) -> Canonical:
-        return Canonical(self._schema, self._fits_at({}))
+        return Canonical(self._schema, self._fits_at({}), self._steps_at)
 
     @functools.cached_property
     def _typed(self) -> Canonical:
-        return Canonical(self._schema, self._fits_at(TYPED_FORMATS))
+        return Canonical(self._schema, self._fits_at(TYPED_FORMATS), self._steps_at)
+
+    def _steps_at(self, place: str, value: Any) -> int:
+        """The steps of a validation at a place. Raises ValueError if they are too many."""
+        if self._cost is None:
+            return count_values(value, _STEPS_TO_DECIDE)
+        try:
+            return self._cost.steps_below(at_pointer(self._schema, place), value)
+        except ValidationTooCostly:
+            raise ValueError("its schema takes too many steps to validate a value") from None
 
     def _fits_at(self, formats: Mapping[str, Callable[[str], bool]]) -> Callable[[str, Any], bool]:
         """A test of a value against the schema at a place, with more formats."""

@@ -28,6 +28,7 @@ from toolpool.dispatcher.policy.equality import (
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+|\*)\]")
 _FLAGS = re.compile(r"\(\?([a-zA-Z-]+)[:)]")
+_LONGEST_NUMBER = 1_000
 _NUMBERS = ("above", "at_least", "below", "at_most")
 _RUST = {
     ".": r"[^\n\r\u2028\u2029]",
@@ -312,12 +313,30 @@ def _comparisons(condition: Condition, reading: Reading, *, is_loose: bool) -> I
         if limit is not None:
             yield _number(name, limit, reads_texts=reading.likeness.is_number)
     if condition.matches is not None:
-        yield _pattern(condition.matches)
+        yield _matches(condition.matches, reading, any_spelling=is_loose)
     if condition.does_not_match is not None:
-        fits = _pattern(condition.does_not_match)
+        fits = _matches(condition.does_not_match, reading, any_spelling=not is_loose)
         yield lambda value, budget: value is not None and not fits(value, budget)
     if condition.longer_than is not None:
         yield _longer_than(condition.longer_than)
+
+
+def _matches(pattern: str, reading: Reading, *, any_spelling: bool) -> Holds:
+    """Whether a text matches. One that the tool reads as a number is tried in each spelling."""
+    fits = _pattern(pattern)
+    if not reading.likeness.is_number:
+        return fits
+    holds = any if any_spelling else all
+    return lambda value, budget: holds(fits(one, budget) for one in _spellings(value))
+
+
+def _spellings(value: Any) -> list[Any]:
+    """A text as it is, and the number in it in full, without an exponent and zeros at its end."""
+    number = number_of(value) if isinstance(value, str) else None
+    if not isinstance(number, Decimal) or abs(number.adjusted()) > _LONGEST_NUMBER:
+        return [value]
+    full = f"{number:f}"
+    return [value, full, full.rstrip("0").rstrip(".") if "." in full else full]
 
 
 def _not(holds: Holds) -> Holds:

@@ -219,10 +219,15 @@ class Constants:
         return False
 
 
-def number_of(value: Any) -> Decimal | None:
-    """A number, or a text that types such as Decimal read as one."""
+def number_of(value: Any) -> Decimal | int | None:
+    """A number, or a text that types such as Decimal read as one.
+
+    Integers stay as they are: the conversion of large ones is slow, and they equal their Decimal.
+    """
+    if isinstance(value, int):
+        return value
     try:
-        number = Decimal(value if isinstance(value, (int, str)) else repr(value))
+        number = Decimal(value if isinstance(value, str) else repr(value))
     except InvalidOperation:
         return None
     return number if number.is_finite() else None

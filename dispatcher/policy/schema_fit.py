@@ -80,7 +80,7 @@ class ToolSchema:
         readings = [self._read(constant, nodes) for constant in test.constants]
         if is_named:
             _require_possible(test, readings, compared)
-        if not test.constants and not test.needs_number:
+        if not (test.constants or test.needs_number or test.needs_text):
             return Reading(forms)
 
         read = {id(c): forms for c, forms in zip(test.constants, readings, strict=True)}

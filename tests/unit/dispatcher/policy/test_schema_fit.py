@@ -527,6 +527,7 @@ MANY_RULES: dict[str, tuple[list[dict[str, Any]], Any]] = {
     "numbers": ([{"above": n} for n in range(1_000, 1_100)], [1] * 50_000),
     "fields": ([{"path": f"[*].a{n}", "equals": 1} for n in range(100)], [{"a": 1}] * 20_000),
     "formats": ([{"equals": ["2026-01-01"]}] * 50, ["2026-01-02"] * 20_000),
+    "large integers": ([{"path": "[*]", "equals": n} for n in range(30)], [10**4_200] * 240),
 }
 
 
@@ -553,6 +554,29 @@ def test_all_rules_together_do_a_limited_amount_of_work(kind: str, action: str) 
     verdict, spent = cost(decide, most=100.0)
     assert spent < 100.0
     assert verdict in (None, Allow())
+
+
+@pytest.mark.parametrize("text", ["1e3", "1_000", "+1000", " 1000", "1000.00", "１０００", "1000"])
+@pytest.mark.parametrize(
+    ("condition", "action", "is_met"),
+    [
+        ('matches = "^1000$"', "deny", True),
+        ('matches = "^[0-9]{4,}$"', "deny", True),
+        ('does_not_match = "^[0-9]{1,3}$"', "deny", True),
+        ('matches = "^[0-9]{5,}$"', "deny", False),
+        ('matches = "^1000$"', "allow", None),
+    ],
+)
+def test_a_pattern_is_compared_with_each_spelling_of_a_number_in_a_text(
+    text: str, condition: str, action: str, is_met: bool | None
+) -> None:
+    schema = with_lines(TypeAdapter(Decimal).json_schema())
+    spec = msgspec.structs.replace(order.spec, input_schema=schema)
+    head = 'default = "deny"\n' if action == "allow" else ""
+    rules = parse(f'{head}[[rule]]\naction = "{action}"\nargument = "lines"\n{condition}', "p")
+    is_met = text == "1000" if is_met is None else is_met
+    verdict = rules.decide(proposed({"lines": text}, spec), spec).verdict
+    assert isinstance(verdict, Allow) is (is_met if action == "allow" else not is_met)
 
 
 @pytest.mark.parametrize("amount", [{}, {"lines": "900"}, {"lines": 900}])
