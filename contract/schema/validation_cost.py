@@ -46,6 +46,10 @@ class _Node:
     named: dict[str, list["_Node"]] = field(default_factory=dict)
     every: list["_Node"] = field(default_factory=list)
     tags: dict[str, str] = field(default_factory=dict)
+    own: int = 1
+    """The steps of one application to a value, without those of other schemas."""
+    each_name: int = 0
+    """The steps for the name of each field."""
     names: list["_Node"] = field(default_factory=list)
     """The schemas of the names of fields."""
     by_name: PatternCost = NO_COST
@@ -171,6 +175,8 @@ class ValidationCost:
     def _connect(self, node: _Node) -> None:
         """Find the schemas applied to the same value and to its children."""
         node.patterns = pattern_cost(node.schema.get("pattern"))
+        node.own = 1 + listed_cost(node.schema)
+        node.each_name = names_cost(node.schema)
         for key, inner in node.schema.items():
             if key in _HERE:
                 node.here += self._each(_HERE[key], inner)
@@ -239,7 +245,7 @@ class _Count:
         if len(self._known) > self._pairs:
             raise ValidationTooCostly
         self._known[key] = 0  # a validator stops at a cycle
-        found = node.asked if self._errors else 1 + listed_cost(node.schema)
+        found = node.asked if self._errors else node.own
         for inner in node.here:
             found += 1 if self._is_other(inner, value) else self.steps(inner, value)
         if isinstance(value, dict):
@@ -252,7 +258,7 @@ class _Count:
         return found
 
     def _steps_of_fields(self, node: _Node, value: dict[str, Any]) -> int:
-        found = len(value) * names_cost(node.schema)
+        found = len(value) * node.each_name
         if found > self._most:  # counting would take as long
             raise ValidationTooCostly
         for name, field_value in value.items():
@@ -273,8 +279,7 @@ class _Count:
 
 
 def _is_slow(node: _Node) -> bool:
-    is_large = names_cost(node.schema) or listed_cost(node.schema)
-    return any(node.patterns) or any(node.by_name) or is_large > 0
+    return any(node.patterns) or any(node.by_name) or node.own > 1 or node.each_name > 0
 
 
 def names_cost(schema: dict[str, Any]) -> int:
@@ -324,8 +329,7 @@ def _ordered(nodes: list[_Node]) -> list[_Node]:
                 stack.pop()
                 open_nodes.discard(node)
                 node.here = [each for each in node.here if each.cost and each not in open_nodes]
-                own = 1 + listed_cost(node.schema)
-                node.cost = min(own + sum(each.cost for each in node.here), UNBOUND)
+                node.cost = min(node.own + sum(each.cost for each in node.here), UNBOUND)
                 node.patterns = total([node.patterns, *(each.patterns for each in node.here)])
                 done.append(node)
             elif inner not in seen:
