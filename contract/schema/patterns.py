@@ -15,6 +15,8 @@ import jsonschema_rs
 
 _SIZES = (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 """Bytes. The largest limits a pattern of few characters that grows: `((a{100}){100}){100}`."""
+_SMALL = 50
+_SLOW = 4_000
 _BACKTRACKS = 10_000
 """Limits catastrophic patterns that need lookaround."""
 LINEAR = jsonschema_rs.RegexOptions(size_limit=_SIZES[-1])
@@ -29,12 +31,17 @@ _FIRST_LOOKAHEAD = re.compile(r"\^\(\?[=!]")
 
 
 class PatternCost(NamedTuple):
-    """What it costs at worst to match a text against patterns; false if it is always little."""
+    """What it costs at worst to match a text against patterns."""
 
     states: int = 0
     """The bytes of the compiled patterns, as if each class were one character."""
     backtracking: int = 0
     """The states of the patterns that need lookaround elsewhere than first, or back references."""
+
+    @property
+    def is_high(self) -> bool:
+        """Whether some text takes long."""
+        return self.states > _SLOW or self.backtracking > 0
 
     def steps(self, length: int) -> int:
         """The steps for a text of this length, of 0.2 microseconds each.
@@ -58,7 +65,7 @@ def total(costs: Iterable[PatternCost]) -> PatternCost:
 
 
 def pattern_cost(pattern: object) -> PatternCost:
-    """The cost of a pattern. Nothing for other types, and for the many whose cost is always low."""
+    """The cost of a pattern; nothing for other types."""
     return _cost(pattern) if isinstance(pattern, str) else NO_COST
 
 
@@ -68,7 +75,7 @@ def _cost(pattern: str) -> PatternCost:
     if _LAST_REPETITION.fullmatch(plain):
         return NO_COST
     if (states := _size(plain, jsonschema_rs.RegexOptions)) is not None:
-        return NO_COST if states == _SIZES[0] else PatternCost(states)
+        return PatternCost(_SMALL if states == _SIZES[0] else states)
     if parts := _after_lookahead(plain):
         return total(map(_cost, parts))
     states = _size(plain, jsonschema_rs.FancyRegexOptions) or _SIZES[-1]

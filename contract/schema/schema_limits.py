@@ -9,7 +9,7 @@ from typing import Any
 
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.schema.json_values import list_of, members_of
-from toolpool.contract.schema.patterns import pattern_cost, size_of
+from toolpool.contract.schema.patterns import NO_COST, PatternCost, pattern_cost, size_of, total
 from toolpool.contract.schema.references import UNIONS, resolve
 from toolpool.contract.schema.validation_cost import (
     UNBOUND,
@@ -42,8 +42,9 @@ class Extent:
 
     references: bool = False
     unions: bool = False
+    patterns: PatternCost = NO_COST
     is_slow: bool = False
-    """Whether a pattern or a list of objects may take long."""
+    """Whether a list of objects, or many patterns for names, may take long."""
     unique: bool = False
     pattern_bytes: int = 0
     longest: int = 1
@@ -87,7 +88,7 @@ def _add(found: Extent, node: dict[str, Any]) -> None:
                 f"{_PATTERN_CHARACTERS:,} are compiled"
             )
         if isinstance(pattern, str):
-            found.is_slow = found.is_slow or any(pattern_cost(pattern))
+            found.patterns = total([found.patterns, pattern_cost(pattern)])
             found.pattern_bytes += size_of(pattern)
         if found.pattern_bytes > _PATTERN_BYTES:
             raise ToolDeclarationInvalid(
@@ -103,7 +104,7 @@ def cost_of(schema: dict[str, Any], found: Extent) -> ValidationCost | None:
 
     Raises `ToolDeclarationInvalid` if the schema is too expensive for a single value.
     """
-    if not found.references and not found.is_slow:
+    if not found.references and not (found.is_slow or found.patterns.is_high):
         return None  # every subschema is applied at most once to a value, and there are few
     cost = ValidationCost(schema)
     if cost.at_one_value > _STEPS_AT_ONE_VALUE:

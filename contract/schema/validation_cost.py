@@ -279,7 +279,8 @@ class _Count:
 
 
 def _is_slow(node: _Node) -> bool:
-    return any(node.patterns) or any(node.by_name) or node.own > 1 or node.each_name > 0
+    is_large = node.own > 1 or node.each_name > 0
+    return is_large or node.patterns.is_high or node.by_name.is_high
 
 
 def names_cost(schema: dict[str, Any]) -> int:

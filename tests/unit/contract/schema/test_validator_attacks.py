@@ -215,6 +215,10 @@ BOUNDED: dict[str, tuple[dict[str, Any], Any]] = {
         {"allOf": [{"pattern": f"[ab]*a[ab]{{60}}[{letter}-z]"} for letter in "cdefghijkl"]},
         "abaab" * 100_000,
     ),
+    "many small patterns": (
+        {"allOf": [{"pattern": f"[ab]*a[ab]{{9}}{n}"} for n in range(1_000)]},
+        "abaab" * 100_000,
+    ),
     "short texts in many states": (
         {"items": {"pattern": "(([ab]?){20}a[ab]?){10}[c-z]"}},
         ["abaababb" * 8] * 15_000,
