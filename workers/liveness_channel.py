@@ -57,13 +57,14 @@ class LivenessChannel:
             try:
                 self._subscribe()
             except (RedisError, OSError) as error:
-                log.debug("liveness_channel_closed: %s", error)
+                log.info("liveness_channel_closed: %s", error)
             pause = _PAUSE_SECONDS if self.is_open else min(2 * pause, _LONGEST_PAUSE_SECONDS)
             self._ended()
 
     def _subscribe(self) -> None:
         """Stay subscribed until the connection or the worker ends."""
-        link: Any = self._client.connection_pool.make_connection()
+        pool: Any = self._client.connection_pool  # which counts the connections that it makes
+        link = pool.connection_class(**pool.connection_kwargs)
         try:
             link.connect()
             link.send_command("SUBSCRIBE", self._channel)

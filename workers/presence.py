@@ -28,6 +28,7 @@ log = logs.logger("presence")
 
 _WORKERS_KEPT_SECONDS = 86_400
 _ALIVE_SECONDS = 55.0
+_WATCHED_INTERVAL_SECONDS = 0.6
 _RETRY_SECONDS = 0.25
 """The pause after a failed renewal in seconds.
 
@@ -111,13 +112,13 @@ class Presence:
             log.info("lease_end_not_written: %s", error)
 
     def _keep(self) -> None:
-        pause = self._settings.lease_interval
+        pause = self._interval
         while True:
             self._is_due.wait(pause)
             self._is_due.clear()
             if self._stopping.is_set():
                 return
-            pause = self._settings.lease_interval
+            pause = self._interval
             lag = self._loop_lag()
             if lag > self._settings.lease_ttl:
                 log.error("lease_withheld: the event loop has not turned for %.1f s", lag)
@@ -137,6 +138,16 @@ class Presence:
         Until then, dispatchers may think that this worker is dead: it must not start calls.
         """
         return self.renewed_at > self._channel.closed_at
+
+    @property
+    def _interval(self) -> float:
+        """The seconds until the next renewal.
+
+        Shorter while dispatchers watch the channel: a worker may not learn that it was closed, and
+        only a renewal shows that it is alive.
+        """
+        most = self._settings.lease_interval
+        return min(most, _WATCHED_INTERVAL_SECONDS) if self._is_counted else most
 
     def _report_alive(self) -> None:
         """Notify observers once a minute, in one worker of the pool."""

@@ -44,6 +44,7 @@ _STEPS_AT_MOST = 2_500_000
 """Limits the work, in steps of 0.2 microseconds: each branch of a union is tried for each value."""
 _STEPS_OF_A_VALUE = 10
 _STEPS_OF_A_BRANCH = 15
+_STEPS_OF_A_PATTERN = 3
 _SCALARS = (str, int, float, type(None))
 _CARRIERS = frozenset({"$ref", "allOf", *UNIONS})
 _ABSENT = object()
@@ -201,6 +202,7 @@ class Canonical:
         for name, inner in value.items():
             found = [fields[name]] if name in fields else []
             if isinstance(patterns, dict):
+                _spend(steps, _STEPS_OF_A_PATTERN * len(patterns))
                 found += _by_pattern(patterns, name, f"{place}/patternProperties")
             made[name] = inner
             for field in found or [others]:

@@ -89,13 +89,13 @@ def has_more_values_than(most: int, value: Any) -> bool:
 
 
 def has_more_large_integers_than(most: int, value: Any) -> bool:
-    """Whether there are more than `most` integers that need more than 64 bits with their sign."""
+    """Whether the integers that need more than 64 bits take more than `most` words of 64 bits."""
     level = [value]
     for each in level:
         if isinstance(each, (dict, list, tuple)):
             level.extend(each.values() if isinstance(each, dict) else each)
         elif isinstance(each, int) and not _SMALLEST <= each <= _LARGEST:
-            most -= 1
+            most -= 1 + each.bit_length() // 64
             if most < 0:
                 return True
     return False

@@ -19,13 +19,16 @@ _SMALL = 50
 _SLOW = 4_000
 _BACKTRACKS = 10_000
 """Limits catastrophic patterns that need lookaround."""
+_LONGEST_BACKTRACKED = 9_000
+"""A longer text may reach that limit, and would be told not to match."""
+_TOO_MANY = 1 << 40
 LINEAR = jsonschema_rs.RegexOptions(size_limit=_SIZES[-1])
 BACKTRACKING = jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_limit=_SIZES[-1])
 _CHARACTER = re.compile(
     r"\\[pP]\{[^}]*\}|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|(?P<kept>\\[1-9k])|(?P<empty>\\[bB])"
     r"|\\.|\[(?:\\.|[^\]\\])*\]|\."
 )
-_LAST_REPETITION = re.compile(r"\^[^{}()|*+?^$]*(?:[*+]|\{\d+(?:,\d*)?\})?\$?")
+_ONE_REPETITION = re.compile(r"\^[^{}()|*+?^$\\]*(?:[*+]|\{\d+(?:,\d*)?\})?\$?")
 """One repetition at most, at the end: in any text, only one state is reached at a time."""
 _FIRST_LOOKAHEAD = re.compile(r"\^\(\?[=!]")
 
@@ -49,10 +52,9 @@ class PatternCost(NamedTuple):
         Measured at worst: 0.2 nanoseconds for each byte and character, in each of the steps of a
         pattern that backtracks.
         """
-        return (
-            length * self.states // 1000
-            + min(length, _BACKTRACKS) * length * self.backtracking // 1000
-        )
+        if self.backtracking and length > _LONGEST_BACKTRACKED:
+            return _TOO_MANY
+        return length * self.states // 1000 + length * length * self.backtracking // 1000
 
 
 NO_COST = PatternCost()
@@ -72,8 +74,8 @@ def pattern_cost(pattern: object) -> PatternCost:
 @functools.lru_cache(maxsize=4096)
 def _cost(pattern: str) -> PatternCost:
     plain = _CHARACTER.sub(_one_character, pattern)
-    if _LAST_REPETITION.fullmatch(plain):
-        return NO_COST
+    if _ONE_REPETITION.fullmatch(plain):
+        return PatternCost(_SMALL)
     if (states := _size(plain, jsonschema_rs.RegexOptions)) is not None:
         return PatternCost(_SMALL if states == _SIZES[0] else states)
     if parts := _after_lookahead(plain):
@@ -139,7 +141,7 @@ def has_pattern(pattern: str, text: str) -> bool:
     return validator is not None and validator.is_valid(text)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=128)
 def _validator(pattern: str) -> "jsonschema_rs.Draft202012Validator | None":
     try:
         return jsonschema_rs.Draft202012Validator({"pattern": pattern}, pattern_options=LINEAR)

@@ -29,6 +29,7 @@ _PATTERN_BYTES = 64 << 20
 _STEPS_AT_ONE_VALUE = 10_000
 """Limits the steps at one value: thirty references that each double them make a billion."""
 _OBJECTS = 3
+_NUMBERS = frozenset({"maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum", "multipleOf"})
 _REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 
 
@@ -46,6 +47,7 @@ class Extent:
     is_slow: bool = False
     """Whether a list of objects, or many patterns for names, may take long."""
     unique: bool = False
+    compares_numbers: bool = False
     pattern_bytes: int = 0
     longest: int = 1
 
@@ -97,6 +99,13 @@ def _add(found: Extent, node: dict[str, Any]) -> None:
             )
     found.is_slow = found.is_slow or bool(names_cost(node) or listed_cost(node))
     found.unique = found.unique or node.get("uniqueItems") is True
+    found.compares_numbers = found.compares_numbers or _compares_numbers(node)
+
+
+def _compares_numbers(node: dict[str, Any]) -> bool:
+    """Whether values are compared with numbers."""
+    listed = [*list_of(node.get("enum")), node.get("const")]
+    return not _NUMBERS.isdisjoint(node) or any(isinstance(e, (int, float)) for e in listed)
 
 
 def cost_of(schema: dict[str, Any], found: Extent) -> ValidationCost | None:

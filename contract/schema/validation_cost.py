@@ -9,7 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolpool.contract.schema.json_values import list_of, members_of
+from toolpool.contract.schema.json_values import count_values, list_of, members_of
 from toolpool.contract.schema.patterns import NO_COST, PatternCost, pattern_cost, total
 from toolpool.contract.schema.references import at_pointer, resolve
 
@@ -19,6 +19,7 @@ _ORDINARY = 100
 _PAIRS = 40_000
 """Limits the pairs of schema and value: for very large arguments, even counting takes seconds."""
 _FEW = 20
+_VALUES_COUNTED = 10_000
 UNBOUND = 1 << 62
 
 _HERE = {
@@ -80,7 +81,7 @@ class ValidationCost:
         self._start = self._node(schema)
         for node in self._found:  # the list grows while it is read
             self._connect(node)
-        self._in_order = _ordered(self._found)
+        self._in_order = _ordered(self._found, total(node.patterns for node in self._found))
         self._by_depth = self._bounds()
         self._is_slow = any(map(_is_slow, self._found))
         """Whether one application of a schema may take many steps."""
@@ -291,9 +292,13 @@ def names_cost(schema: dict[str, Any]) -> int:
 
 
 def listed_cost(schema: dict[str, Any]) -> int:
-    """The steps for a value that is compared with each of many listed objects or lists."""
-    count = sum(isinstance(each, (dict, list)) for each in list_of(schema.get("enum")))
-    return count if count > _FEW else 0
+    """The steps for a value that is compared with objects or lists, or needs certain fields."""
+    listed = [*list_of(schema.get("enum")), schema.get("const")]
+    composed = [each for each in listed if isinstance(each, (dict, list))]
+    needed = schema.get("dependentRequired")
+    count = len(needed) if isinstance(needed, dict) else 0
+    values = sum(1 + count_values(each, _VALUES_COUNTED) // 4 for each in composed)
+    return values + (count if count > _FEW else 0)
 
 
 def _one_level_down(here: dict[_Node, int]) -> dict[_Node, int]:
@@ -315,8 +320,11 @@ def _one_level_down(here: dict[_Node, int]) -> dict[_Node, int]:
     return {target: min(times, UNBOUND) for target, times in most.items()}
 
 
-def _ordered(nodes: list[_Node]) -> list[_Node]:
-    """Topological order with costs; cycles are cut."""
+def _ordered(nodes: list[_Node], patterns: PatternCost) -> list[_Node]:
+    """Topological order with costs; cycles are cut.
+
+    Where one is cut, all `patterns` of the schema may apply.
+    """
     done: list[_Node] = []
     seen: set[_Node] = set()
     for start in nodes:
@@ -329,9 +337,11 @@ def _ordered(nodes: list[_Node]) -> list[_Node]:
             if inner is None:
                 stack.pop()
                 open_nodes.discard(node)
-                node.here = [each for each in node.here if each.cost and each not in open_nodes]
+                uncut = [each for each in node.here if each.cost and each not in open_nodes]
+                is_cut, node.here = len(uncut) < len(node.here), uncut
                 node.cost = min(node.own + sum(each.cost for each in node.here), UNBOUND)
-                node.patterns = total([node.patterns, *(each.patterns for each in node.here)])
+                known = total([node.patterns, *(each.patterns for each in node.here)])
+                node.patterns = patterns if is_cut else known
                 done.append(node)
             elif inner not in seen:
                 seen.add(inner)

@@ -20,7 +20,6 @@ from toolpool.contract.schema.canonical import TYPED_FORMATS, Canonical
 from toolpool.contract.schema.dialect import plain
 from toolpool.contract.schema.explain import Explainer
 from toolpool.contract.schema.json_values import (
-    count_values,
     has_more_large_integers_than,
     has_more_values_than,
     json_type,
@@ -49,8 +48,9 @@ _BRANCH_ERRORS = 5_000
 """Limits many branches for every item: all errors of a union are created before one is read."""
 _CARRIED_AT_MOST = 300_000
 """Limits many wrong values of a large enum: each error carries the list. 100 nanoseconds each."""
-_LARGE_INTEGERS = 500
-"""Limits integers of more than 64 bits in sets: all have one hash and are compared with each other.
+_LARGE_INTEGERS, _LARGE_INTEGERS_OF_SETS = 5_000, 500
+"""Limits integers of more than 64 bits, in words of 64 bits: they are compared slowly, and in sets
+each with each, because all have one hash.
 """
 _ABOUT_SIZE = frozenset({"minItems", "contains", "minContains", "unevaluatedItems"})
 _ROOT = "urn:toolpool:schema"
@@ -65,7 +65,12 @@ class SchemaValidator:
         self._schema = schema
         extent = schema_limits.extent(schema)
         self._longest = extent.longest
-        self._is_unique = extent.unique
+        self._patterns = extent.patterns
+        self._large_integers = (
+            _LARGE_INTEGERS_OF_SETS if extent.unique
+            else _LARGE_INTEGERS if extent.compares_numbers
+            else None
+        )  # fmt: skip
         self._cost = schema_limits.cost_of(schema, extent)
         self._fan = schema_limits.fan(schema, extent)
         self._validator = _compiled(schema)
@@ -79,7 +84,8 @@ class SchemaValidator:
         Only a part of very large arguments is explained. Raises ValueError for values that are not
         JSON.
         """
-        is_slow = self._is_unique and has_more_large_integers_than(_LARGE_INTEGERS, arguments)
+        most = self._large_integers
+        is_slow = most is not None and has_more_large_integers_than(most, arguments)
         if is_slow or not self._takes_few_steps(arguments, _STEPS_TO_DECIDE):
             return (Problem((), "tooDeep", received=json_type(arguments)),)
         if self._validator.is_valid(arguments):
@@ -123,7 +129,8 @@ class SchemaValidator:
     def _steps_at(self, place: str, value: Any) -> int:
         """The steps of a validation at a place. Raises ValueError if they are too many."""
         if self._cost is None:
-            return count_values(value, _STEPS_TO_DECIDE)
+            size = len(encoding.encode(value))
+            return size // 20 + self._patterns.steps(size)
         try:
             return self._cost.steps_below(at_pointer(self._schema, place), value)
         except ValidationTooCostly:

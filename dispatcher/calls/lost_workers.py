@@ -15,7 +15,7 @@ from toolpool.contract.envelope import WorkerLease
 
 _FORGOTTEN_SECONDS = 3600.0
 _CLOSED_SECONDS = 0.9
-"""How long a worker has to renew its lease after its liveness channel closed."""
+"""How long a worker has to renew its lease after its channel closed: it does so every 0.6 s."""
 _NEVER = float("inf")
 
 
@@ -85,8 +85,8 @@ class LostWorkers:
         """Whether a worker known at `known_since` is dead, and has been for `patience` seconds.
 
         A worker that announced its end, through its supervisor, is dead at once. One whose liveness
-        channel closed is after `closed_patience`, if it renewed its lease since the last gap: else
-        it may be subscribed at another server.
+        channel closed is dead after 0.9 s and `closed_patience` without a renewal, if it renewed
+        its lease since the last gap: else it may be subscribed at another server.
         """
         seen = self._seen.get(worker)
         if seen is not None and seen.has_ended:

@@ -339,7 +339,8 @@ class Recovery:
 
     def has_lost_its_worker(self, pending: PendingCall) -> bool:
         """Whether the worker that runs a call seems dead; it may still return."""
-        return self._has_no_lease(pending, 0.0, 0.0, time.monotonic())
+        closed_patience = _NEVER if pending.spec.is_exclusive else 0.0
+        return self._has_no_lease(pending, 0.0, closed_patience, time.monotonic())
 
     def _has_no_lease(
         self, pending: PendingCall, patience: float, closed_patience: float, now: float

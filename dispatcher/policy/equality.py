@@ -91,6 +91,7 @@ class Constants:
             budget.spend(10 * (1 + len(values)) * (1 + len(likeness.formats)))
         self._likeness = likeness
         self._texts = {each for each in values if isinstance(each, str)}
+        self._lowered = {each.lower() for each in self._texts}
         scalars = [e for e in values if isinstance(e, (int, float)) and not isinstance(e, bool)]
         self._numbers = set(map(number_of, scalars))
         self._text_numbers = set(map(number_of, self._texts)) - {None}
@@ -156,7 +157,7 @@ class Constants:
     def _has_scalar(self, value: Any, budget: Budget) -> bool:
         if isinstance(value, bool):
             name = str(value).lower()
-            return name in self._flags or any(text.lower() == name for text in self._texts)
+            return name in self._flags or name in self._lowered
         if value is None:
             return self._has_null
         if isinstance(value, (int, float)):

@@ -1,7 +1,6 @@
 """Sends outcomes and start notices to the ledger in batches."""
 
 import asyncio
-import contextlib
 import secrets
 import time
 from collections import defaultdict, deque
@@ -39,6 +38,7 @@ _RECENT_BYTES = 16 << 20
 _GATHER_SECONDS = 0.002
 _REJECTED_PAUSE_SECONDS = 0.25
 _LONGEST_PAUSE_SECONDS = 5.0
+_REJECTED_FLUSH_SECONDS = 10.0
 _NOTICE_SECONDS = 0.02
 """Calls that end within this time are not announced as started: their outcome shows it."""
 
@@ -77,6 +77,9 @@ class Settler:
         self._recent_bytes = 0
         self._notices: dict[str, _Notice] = {}
         self._sending: asyncio.Task[None] | None = None
+        self._rejected: list[tuple[float, tuple[Settlement, bool]]] = []
+        """Outcomes that the server rejected, with the time until which they are sent again."""
+        self._retrying: asyncio.Task[None] | None = None
         self._gathering: asyncio.TimerHandle | None = None
         self._background = BackgroundTasks()
 
@@ -215,7 +218,10 @@ class Settler:
         self._background.start(self._send_release(release))
 
     async def flush(self) -> None:
-        """Return when everything submitted so far has been sent."""
+        """Return when everything submitted so far has been sent.
+
+        Outcomes that the server rejects are waited for during ten seconds.
+        """
         while self._outcomes or self._sending is not None or self._background.running:
             self._send_now()
             waits = {
@@ -224,6 +230,8 @@ class Settler:
             }
             if waits:
                 await asyncio.wait(waits)
+        if self._retrying is not None:
+            await asyncio.wait({self._retrying}, timeout=_REJECTED_FLUSH_SECONDS)
 
     async def _send_release(self, release: Release) -> None:
         try:
@@ -310,21 +318,34 @@ class Settler:
                     await self._send_group([one])
             else:
                 log.exception("settle_failed: trying again for %.0f s", self._keep)
-                self._background.start(self._settle_again(group, give_up_at))
+                self._rejected.append((give_up_at, group[0]))
+                if self._retrying is None:
+                    self._retrying = asyncio.ensure_future(self._settle_again())
         else:
             self._answered(group, answers)
 
-    async def _settle_again(self, group: list[tuple[Settlement, bool]], give_up_at: float) -> None:
-        """Settle a call whose outcome the server rejected: it may do so only for a while."""
+    async def _settle_again(self) -> None:
+        """Settle calls whose outcomes the server rejected: it may do so only for a while."""
         pause = _REJECTED_PAUSE_SECONDS
-        while time.monotonic() + pause < give_up_at:
+        while self._rejected:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-            with contextlib.suppress(Exception):
-                settlements = [settlement for settlement, _ in group]
-                self._answered(group, await self._ledger.settle(settlements, give_up_at=give_up_at))
-                return
-        log.error("outcomes_lost calls=%d: the server rejected them", len(group))
+            waiting, self._rejected = self._rejected, []
+            lost = 0
+            for give_up_at, sent in waiting:
+                try:
+                    answers = await self._ledger.settle([sent[0]], give_up_at=give_up_at)
+                except Exception:  # noqa: BLE001 - logged when it is given up
+                    if time.monotonic() > give_up_at:
+                        lost += 1
+                    else:
+                        self._rejected.append((give_up_at, sent))
+                else:
+                    self._answered([sent], answers)
+                    pause = _REJECTED_PAUSE_SECONDS
+            if lost:
+                log.error("outcomes_lost calls=%d: the server rejected them", lost)
+        self._retrying = None
 
     def _answered(self, group: list[tuple[Settlement, bool]], answers: list[str]) -> None:
         answered = zip(group, answers, strict=True)

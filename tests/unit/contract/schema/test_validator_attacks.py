@@ -228,6 +228,26 @@ BOUNDED: dict[str, tuple[dict[str, Any], Any]] = {
         {"uniqueItems": True},
         [[2**63 + n] for n in range(4_000)],
     ),
+    "large integers beside an enum": (
+        {"items": {"anyOf": [{"enum": list(range(100, 160))}, {"type": "integer"}]}},
+        [10**4_200 + n for n in range(240)],
+    ),
+    "large integers beside limits": (
+        {"items": {"anyOf": [{"maximum": n} for n in range(100)]}},
+        [10**4_000 + n for n in range(100)],
+    ),
+    "few objects that are listed in many branches": (
+        {
+            "items": {
+                "not": {"anyOf": [{"enum": [{"a": [n, m]} for m in range(19)]} for n in range(90)]}
+            }
+        },
+        [{"a": [n, -1]} for n in range(30_000)],
+    ),
+    "many fields that need others": (
+        {"items": {"dependentRequired": {f"p{n}": ["q"] for n in range(3_000)}}},
+        [{} for _ in range(100_000)],
+    ),
     "many objects that are listed": (
         {"items": {"enum": [{"a": n} for n in range(4_000)]}},
         [{"a": 3_999} for _ in range(30_000)],
@@ -437,6 +457,7 @@ def test_bounded_in_time(name: str) -> None:
         (r"^(?!\s)[\s\S]*$", ["text " * 150_000]),
         (r"^(?![\s\S]*<script)[\s\S]*$", ["text " * 150_000]),
         (r"^(?=.*\S)[\s\S]+$", ["text " * 150_000]),
+        (r"^((?!<script)[\s\S])*$", ["text " * 1_700]),
         (r"^\d{4}-\d{2}-\d{2}$", ["2026-01-31"] * 30_000),
         (r"^.{0,4096}$", ["text"] * 30_000 + ["é" * 4_096]),
         (r"^(?!-)[\w-]{1,63}$", ["name"] * 10_000),
@@ -445,6 +466,11 @@ def test_bounded_in_time(name: str) -> None:
 def test_ordinary_patterns_are_not_in_the_way(pattern: str, value: list[str]) -> None:
     validator = SchemaValidator({"properties": {"a": {"items": {"pattern": pattern}}}})
     assert validator.problems({"a": value}) == ()
+
+
+def test_large_integers_are_not_in_the_way() -> None:
+    schema = {"properties": {"a": {"items": {"type": "integer", "minimum": 0}}}}
+    assert SchemaValidator(schema).problems({"a": [10**27 + n for n in range(2_000)]}) == ()
 
 
 def test_an_honest_recursive_schema_is_not_in_the_way() -> None:
