@@ -88,7 +88,7 @@ _BY_CLIENTS = (
     "UNWATCH",
     "SUBSCRIBE",
 )
-"""Commands that are not tried like the others, since a connection depends on them."""
+"""Commands of clients, which are not tried like the others: they change the connection."""
 
 COMMANDS = sorted({*(c[0] for c in (*_ON_ANY_KEY, *_WITHOUT_A_KEY)), *_BY_CLIENTS})
 """Every command that the server's user needs; a subcommand is written as `SCRIPT|LOAD`."""

@@ -43,9 +43,9 @@ class EventReader:
         self, since: Position | None, wanted: frozenset[Channel]
     ) -> AsyncIterator[Event]:
         """Yield the events after `since`, then new ones. If `since` is None, only new ones."""
-        reader = _Follower(self, since, wanted)
+        follower = _Follower(self, since, wanted)
         while not self._closed.is_set():
-            page = asyncio.ensure_future(self._page(reader))
+            page = asyncio.ensure_future(self._page(follower))
             self._pages.add(page)
             page.add_done_callback(self._pages.discard)
             try:
@@ -54,12 +54,12 @@ class EventReader:
             finally:
                 page.cancel()
 
-    async def _page(self, reader: "_Follower") -> list[Event]:
+    async def _page(self, follower: "_Follower") -> list[Event]:
         """The next events.
 
-        If the reader is closed meanwhile, the events that are present by then.
+        If the follower is closed meanwhile, the events that are present by then.
         """
-        reading = asyncio.ensure_future(reader.page(self._stream))
+        reading = asyncio.ensure_future(follower.page(self._stream))
         closed = asyncio.ensure_future(self._closed.wait())
         try:
             await asyncio.wait({reading, closed}, return_when=asyncio.FIRST_COMPLETED)
@@ -69,7 +69,7 @@ class EventReader:
             reading.cancel()
             closed.cancel()
         await asyncio.wait({reading})
-        return await reader.page(self._stream, wait=False)
+        return await follower.page(self._stream, wait=False)
 
     def decoded(self, body: bytes) -> EventBatch | None:
         """The events of an entry; None if its signature is not trusted, which is logged once."""
