@@ -124,6 +124,8 @@ class PendingCall(msgspec.Struct, eq=False):
     """The server's epoch when it was accepted."""
     is_attached: bool = False
     """Whether another dispatcher dispatched it first."""
+    was_held: bool = False
+    """Whether the ledger only had it wait, in the first lease of an epoch, and never sent it."""
     provider: str = ""
     is_abandoned: bool = False
     is_cancelled: bool = False

@@ -119,6 +119,7 @@ class Publisher:
                     pending.published(current, now, confirmed_at=confirmed_at)
                 elif epoch is not None:
                     pending.published(epoch, now)
+                pending.was_held = answer.state is CallState.MOVED and epoch is None
                 self._apply_answer(pending, answer)
         if abandoned:
             self._calls.abandoned(abandoned)

@@ -261,6 +261,9 @@ class Recovery:
         The call gets the next attempt number, but is not bound to the new epoch: it may have
         started before the loss, so a missing record would prove nothing.
         """
+        if pending.was_held:
+            await self._open_again(pending, pending.message.attempt)
+            return
         if not pending.message.rerunnable:
             pending.worker = ""  # only its outcome may arrive, if its worker returns
             self._pump.queue_of(pending).orphaned(pending)
@@ -285,6 +288,7 @@ class Recovery:
         )
         if not pending.is_open or pending.message is not message:
             return False
+        pending.was_held = pending.was_held and answer.state is CallState.MOVED
         if answer.state in (CallState.NEW, CallState.ATTACHED):
             pending.is_attached = pending.is_attached or answer.state is CallState.ATTACHED
             self._sent_again(pending)
