@@ -178,7 +178,8 @@ async def test_a_worker_that_is_subscribed_at_the_old_server_is_no_death(
     old, new = Server(tmp_path / "old", listen="port"), Server(tmp_path / "new", listen="port")
     proxy = Proxy(old.port, random.Random(0))
     await proxy.start()
-    through = settings.model_copy(update={"redis_url": proxy.url})
+    # The write waits for the first lease of the new server's epoch.
+    through = settings.model_copy(update={"redis_url": proxy.url, "lease_ttl": 6.0})
     fleet = await asyncio.to_thread(
         lambda: Fleet(
             through,
