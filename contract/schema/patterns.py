@@ -123,7 +123,7 @@ def size_of(pattern: str) -> int:
 
 
 def _size(pattern: str, engine: type) -> int | None:
-    """The size limit that lets a pattern compile; None if there is none."""
+    """The smallest size limit with which a pattern compiles; None if it compiles with none."""
     for size in _SIZES:
         try:
             jsonschema_rs.validator_for(

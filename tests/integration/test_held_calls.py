@@ -5,10 +5,8 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from tests.chaos.fleet import Fleet
-from tests.chaos.journal import Journal
 from tests.chaos.servers import Server
-from tests.integration.test_liveness import Held
+from tests.integration.test_liveness import Held, held_fleet
 from tests.waiting import eventually
 from toolpool import Dispatcher
 from toolpool.contract.settings import Settings
@@ -18,13 +16,7 @@ from toolpool.contract.signing import generate_key
 async def test_a_held_write_runs_although_the_epoch_changes_once_more(tmp_path: Path) -> None:
     server = Server(tmp_path / "server")
     settings = Settings(redis_url=server.url, signing_key=SecretStr(generate_key()), lease_ttl=4.0)
-    fleet = Fleet(
-        settings,
-        tmp_path,
-        Journal(tmp_path / "journal"),
-        groups=("loop",),
-        tools="tests.fleets.held",
-    )
+    fleet = held_fleet(settings, tmp_path)
     try:
         async with Dispatcher.connect(settings=settings) as dispatcher:
             transport = dispatcher._in_flight._transport

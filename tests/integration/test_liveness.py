@@ -44,10 +44,7 @@ def settings(server: Server) -> Settings:
 
 @pytest.fixture
 def fleet(settings: Settings, tmp_path: Path) -> Iterator[Fleet]:
-    journal = Journal(tmp_path / "journal")
-    started = Fleet(
-        settings, tmp_path, journal, copies=2, groups=("loop",), tools="tests.fleets.held"
-    )
+    started = held_fleet(settings, tmp_path, copies=2)
     yield started
     started.close()
 
@@ -67,6 +64,14 @@ async def dispatcher(fleet: Fleet, settings: Settings) -> AsyncIterator[Dispatch
 def beats(settings: Settings) -> dict[str, int]:
     """How often each worker has renewed its lease."""
     return {lease.id: lease.beat for lease in read_fleet(settings).workers}
+
+
+def held_fleet(settings: Settings, folder: Path, *, copies: int = 1) -> Fleet:
+    """Workers whose tools wait for a gate."""
+    journal = Journal(folder / "journal")
+    return Fleet(
+        settings, folder, journal, copies=copies, groups=("loop",), tools="tests.fleets.held"
+    )
 
 
 class Held:
@@ -180,15 +185,7 @@ async def test_a_worker_that_is_subscribed_at_the_old_server_is_no_death(
     await proxy.start()
     # The write waits for the first lease of the new server's epoch.
     through = settings.model_copy(update={"redis_url": proxy.url, "lease_ttl": 6.0})
-    fleet = await asyncio.to_thread(
-        lambda: Fleet(
-            through,
-            tmp_path,
-            Journal(tmp_path / "journal"),
-            groups=("loop",),
-            tools="tests.fleets.held",
-        )
-    )
+    fleet = await asyncio.to_thread(held_fleet, through, tmp_path)
     try:
         await subscribed(old, through, 1)
         with new.client() as client:

@@ -33,13 +33,13 @@ def test_it_is_subscribed_again_however_often_it_is_closed(
     channel.start()
     with server.client() as other:
         for number in range(TIMES):
-            wait_until(lambda: changes.count(True) > number, "it is subscribed")  # noqa: B023
+            wait_until(lambda seen=number: changes.count(True) > seen, "it is subscribed")
             assert dict(other.pubsub_numsub("c")) == {b"c": 1}
             if number % 2:
                 channel.reopen()
             else:
                 other.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
-            wait_until(lambda: changes.count(False) > number, "it knows it", 5.0)  # noqa: B023
+            wait_until(lambda seen=number: changes.count(False) > seen, "it knows it", 5.0)
         assert channel.closed_at > 0
     assert client.ping()
     channel.stop()

@@ -4,11 +4,9 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from tests.chaos.fleet import Fleet
-from tests.chaos.journal import Journal
 from tests.chaos.servers import Server
 from tests.integration.fleet import call
-from tests.integration.test_liveness import Held
+from tests.integration.test_liveness import Held, held_fleet
 from tests.waiting import eventually
 from toolpool import Code, Dispatcher, Executed
 from toolpool.contract.settings import Settings
@@ -20,13 +18,7 @@ async def test_a_result_that_the_server_rejects_for_a_while_is_reported_later(
 ) -> None:
     server = Server(tmp_path / "server", aof=False)
     settings = Settings(redis_url=server.url, signing_key=SecretStr(generate_key()))
-    fleet = Fleet(
-        settings,
-        tmp_path,
-        Journal(tmp_path / "journal"),
-        groups=("loop",),
-        tools="tests.fleets.held",
-    )
+    fleet = held_fleet(settings, tmp_path)
     log = tmp_path / "worker-0-l.log"
     try:
         async with Dispatcher.connect(settings=settings) as dispatcher:
