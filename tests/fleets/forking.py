@@ -64,7 +64,7 @@ async def fork_loop(how: str) -> str:
 @tool
 async def fork_and_wait() -> str:
     """A fork that stays in the loop."""
-    if ctypes.PyDLL(None).fork() == 0:
+    if _fork_by_libc() == 0:
         await asyncio.sleep(60)
     return "forked"
 
