@@ -43,7 +43,7 @@ def is_secret(text: str) -> bool:
     return _SECRET.fullmatch(text) is not None
 
 
-KEYS_WITHOUT_EXPIRY = frozenset({"epoch", "switches", "unacked", "unacked_index"})
+KEYS_WITHOUT_EXPIRY = frozenset({"epoch", "switches"})
 """Key kinds (the word after the prefix) that may live forever; every other key must expire."""
 
 
@@ -69,8 +69,6 @@ class RedisKeys:
         self.events = f"{prefix}:events"
         self.call_prefix = f"{prefix}:call:"
         self.ran_prefix = f"{prefix}:ran:"
-        self.unacked = f"{prefix}:unacked"
-        """Celery's unacknowledged messages on Redis; two more keys belong to them."""
 
     def queue(self, queue: str, run_in: RunIn) -> str:
         """The Celery queue of tools declared with `queue=` that run in `run_in`."""

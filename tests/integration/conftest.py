@@ -8,10 +8,8 @@ import redis
 
 from toolpool.contract.redis_keys import KEYS_WITHOUT_EXPIRY
 
-# kombu's own: its bindings, what is delivered and not yet acked, and a queue that is not empty.
-_KOMBU_KEY = re.compile(
-    r"_kombu\.binding(_permanent)?\..*|_kombu\.binding_deadlines|unacked|unacked_index"
-)
+# kombu's own: its bindings, and a queue that is not empty.
+_KOMBU_KEY = re.compile(r"_kombu\.binding(_permanent)?\..*|_kombu\.binding_deadlines")
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from tests.chaos.servers import free_port
 
 _CHUNK = 1 << 16
-_COMMANDS = (b"BRPOP", b"unacked")
+_COMMANDS = (b"BRPOP",)
 
 
 class _Connection:

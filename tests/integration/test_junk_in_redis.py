@@ -108,7 +108,7 @@ def keys(client: Any) -> list[str]:
     """One key of each kind that there is, and of each that there might be."""
     fixed = {value for value in vars(NAMES).values() if value.startswith("toolpool:")}
     found = sorted(fixed - {NAMES.call_prefix, NAMES.ran_prefix})
-    found += [f"{NAMES.unacked}_index", f"{NAMES.unacked}_mutex", "toolpool:binding.x"]
+    found += ["toolpool:binding.x"]
     found += [NAMES.queue("default", kind) for kind in RunIn]
     for name, member in vars(RedisKeys).items():
         if name.startswith("_") or name in ("queue", "catalog_field"):

@@ -17,12 +17,6 @@ from tests.integration.conftest import may_stay
         ("toolpool.default.loop", "hash", False),
         ("_kombu.binding.toolpool.default.loop", "set", True),
         ("_kombu.binding_deadlines", "zset", True),
-        ("toolpool:unacked", "hash", True),
-        ("toolpool:unacked_index", "zset", True),
-        ("toolpool:unacked_mutex", "string", False),
-        ("unacked", "hash", True),
-        ("unacked_index", "zset", True),
-        ("unacked_mutex", "string", False),
     ],
 )
 def test_only_few_keys_may_stay_for_ever(key: str, kind: str, stays: bool) -> None:

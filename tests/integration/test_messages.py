@@ -31,7 +31,6 @@ from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.local import LocalFleet
 
 LOOP = RedisKeys().queue("default", RunIn.LOOP)
-UNACKED = RedisKeys().unacked
 MEGABYTES_50 = 50_000_000
 
 
@@ -50,14 +49,13 @@ def client(fleet: LocalFleet) -> Iterator["redis.Redis"]:
 
 @pytest.fixture
 async def dispatcher(fleet: LocalFleet, client: "redis.Redis") -> AsyncIterator[Dispatcher]:
-    """Afterwards the same process answers, and holds nothing that it has not acknowledged."""
+    """Afterwards the same process answers, and its queue is empty."""
     async with fleets.connected(fleet) as connected:
         pid = await whoami(connected)
         yield connected
         assert await whoami(connected) == pid
         assert is_running(pid)
         await eventually(lambda: not client.llen(LOOP), "the queue is empty")
-        await eventually(lambda: not client.exists(UNACKED), "every message is acknowledged")
 
 
 async def whoami(dispatcher: Dispatcher) -> int:
@@ -310,7 +308,7 @@ async def test_only_the_message_that_a_dispatcher_wrote_runs_its_call(
     forged = forge(keys, Envelope(keys).decode_batch(signed))
     client.lpush(LOOP, celery_message.redis_message(LOOP, forged))
     await whoami(dispatcher)
-    await eventually(lambda: not client.exists(UNACKED), "the forgery is dealt with")
+    await whoami(dispatcher)  # what came before is claimed or refused
     assert not trace.exists()
     client.lpush(LOOP, message)
     assert (await turn)[0].ok
@@ -384,7 +382,7 @@ async def test_a_message_delivered_many_times_runs_once(
     assert (await turn)[0].data == "it"
     client.lpush(LOOP, *[message] * 20)
     await whoami(dispatcher)
-    await eventually(lambda: not client.exists(UNACKED), "every message is dealt with")
+    await whoami(dispatcher)  # what came before is claimed or refused
     assert trace.read_text() == "start it\n"
 
 
@@ -402,7 +400,7 @@ async def test_a_cancelled_call_whose_record_and_message_are_restored_does_not_r
         client.restore(key, 60_000, value, replace=True)
     client.lpush(LOOP, message)
     await whoami(dispatcher)
-    await eventually(lambda: not client.exists(UNACKED), "the message is dealt with")
+    await whoami(dispatcher)  # what came before is claimed or refused
     assert not trace.exists()
 
 
@@ -427,23 +425,34 @@ async def test_a_message_from_before_its_record_runs_nothing(
 
 
 @pytest.mark.long
-async def test_a_message_that_a_busy_worker_holds_is_noted_as_unacknowledged(
+async def test_a_message_that_a_busy_worker_holds_survives_its_broker_connection(
     tmp_path: Path,
 ) -> None:
-    """Otherwise nobody sends it again if the worker dies."""
+    """The worker holds it in its memory alone, and does not send it back."""
     gate, trace = tmp_path / "gate", tmp_path / "trace"
     with fleets.running("tests.fleets.road", slots_loop=1) as fleet:
         assert fleet.settings.redis_url is not None
         with redis.Redis.from_url(fleet.settings.redis_url) as client:
             async with fleets.connected(fleet) as dispatcher:
+                before = _taking(client)
                 calls = [
                     asyncio.create_task(
                         dispatcher.dispatch(call("hold", str(n), gate=str(gate), trace=str(trace)))
                     )
                     for n in range(2)
                 ]
-                await eventually(lambda: client.hlen(UNACKED) == 1, "the second message is held")
-                assert client.zcard(f"{UNACKED}_index") == 1
+                await eventually(trace.exists, "the first call runs")
+                await eventually(lambda: not client.llen(LOOP), "the second message is held")
+                assert not list(client.scan_iter("*unacked*"))
+                for number in before:
+                    client.client_kill_filter(_id=number)
+                await eventually(lambda: _taking(client) - before, "the worker is back", 20.0)
+                assert not client.llen(LOOP)
                 gate.touch()
                 assert all(turn.ok for turn in await asyncio.gather(*calls))
-                await eventually(lambda: not client.exists(UNACKED), "it is acknowledged")
+                assert trace.read_text().count("start") == 2
+
+
+def _taking(client: "redis.Redis") -> set[str]:
+    """The connections that take messages."""
+    return {one["id"] for one in client.client_list() if one["cmd"] == "brpop"}

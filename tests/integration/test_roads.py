@@ -28,7 +28,7 @@ from toolpool.contract.settings import Settings
 pytestmark = pytest.mark.long
 
 HOUR = 3600.0
-_WRITTEN = re.compile(rb"toolpool(:(call|approvals|approved|shared|unacked|reply)|\.)")
+_WRITTEN = re.compile(rb"toolpool(:(call|approvals|approved|shared|reply)|\.)")
 """Not the marks, and nothing whose loss lets more start: rates and switches."""
 SECONDS = 40.0
 """No walk begins after so long."""

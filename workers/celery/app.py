@@ -99,12 +99,9 @@ def make_app(
     return app
 
 
-def _transport_options(settings: Settings) -> dict[str, str]:
-    """Names for kombu's own Redis keys. Its read timeout options would make it stall."""
-    if connection.is_redis(connection.broker_url(settings)):
-        names = ("unacked", "unacked_index", "unacked_mutex")
-        return {f"{name}_key": f"{settings.key_prefix}:{name}" for name in names}
-    return {}
+def _transport_options(settings: Settings) -> dict[str, bool]:
+    """kombu's copies of unacknowledged messages are off. Its read timeouts would make it stall."""
+    return {"ack_emulation": False} if connection.is_redis(connection.broker_url(settings)) else {}
 
 
 def _require_welcome(url: str, timeout: float) -> None:

@@ -8,7 +8,6 @@ dropped before Celery sees them, counted, and reported without their content.
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from queue import Empty
 from typing import Any
 
@@ -18,7 +17,7 @@ from celery.worker.consumer import Consumer
 from kombu.transport import redis as kombu_redis
 from kombu.transport.virtual import QoS as VirtualQoS
 from redis import Redis
-from redis.exceptions import ConnectionError, DataError, RedisError, ResponseError
+from redis.exceptions import DataError, RedisError, ResponseError
 
 from toolpool.contract import logs
 from toolpool.contract.errors import MessageRejected
@@ -86,63 +85,14 @@ def _is_batch(message: Any) -> bool:
     return isinstance(arguments, list) and len(arguments) == 1 and isinstance(arguments[0], str)
 
 
-class _FreeingQoS(kombu_redis.QoS):
-    """Frees the prefetch window of messages whose acknowledgement fails.
+class _Window(VirtualQoS):
+    """The messages that this worker holds and has not acknowledged, in its memory alone.
 
-    kombu would hold them in the window forever: after a few lost connections a worker gets no
-    messages. Messages left on the server are redelivered later and dropped as late.
-
-    Messages are stored as unacknowledged (`note`) after they were passed on, so that no call waits
-    for that round trip. If the process dies before that, the message is lost, and dispatchers
-    recover its calls by the ledger.
+    kombu's own class also stores each on the server, to put it back on its queue after an hour.
+    Dispatchers recover the calls of a lost message by the ledger, within seconds.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._not_noted: list[tuple[Any, str]] = []
-
-    def append(self, message: Any, delivery_tag: str) -> None:
-        """Hold a message in the window; the next `note` stores it as unacknowledged."""
-        VirtualQoS.append(self, message, delivery_tag)
-        self._not_noted.append((message, delivery_tag))
-
-    def note(self) -> None:
-        """Store the held messages that are not acknowledged yet. Raises what the client raises."""
-        messages, self._not_noted = self._not_noted, []
-        untyped: Any = self
-        for message, tag in messages:
-            if tag in untyped._delivered and tag not in untyped._dirty:
-                super().append(message, tag)
-
-    def ack(self, delivery_tag: str) -> None:
-        self._forget(delivery_tag, super().ack)
-
-    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        self._forget(delivery_tag, partial(super().reject, requeue=requeue))
-
-    def restore_by_tag(self, tag: Any, client: Any = None, leftmost: bool = False) -> None:
-        """Requeue an unacknowledged message; drop it if it is malformed."""
-        try:
-            super().restore_by_tag(tag, client, leftmost)
-        except (RedisError, OSError):
-            raise
-        except Exception as error:  # noqa: BLE001 - bytes from an unknown writer
-            untyped: Any = self
-            untyped._remove_from_indices(tag).execute()
-            untyped.channel.connection.client.reject(_reason(error))
-
-    def _forget(self, delivery_tag: str, tell: Callable[[str], None]) -> None:
-        for _ in range(_TELL_TIMES):
-            try:
-                return tell(delivery_tag)
-            except ConnectionError as error:  # the next one uses a new connection
-                reason = type(error).__name__
-            except (RedisError, OSError) as error:
-                reason = type(error).__name__
-                break
-        log.info("acknowledgement_not_taken: %s", reason)
-        VirtualQoS.ack(self, delivery_tag)
-        return None
+    restore_at_shutdown = False
 
 
 class _Guarded:
@@ -151,19 +101,10 @@ class _Guarded:
     Such an element was already removed from its list, and is not stored anywhere else yet.
     """
 
-    QoS: Any = _FreeingQoS
-
-    def basic_consume(self, queue: Any, *args: Any, **options: Any) -> Any:
-        callback = options["callback"]
-
-        def pass_on(message: Any) -> None:
-            try:
-                callback(message)
-            finally:
-                self.qos.note()  # type: ignore[attr-defined]
-
-        options["callback"] = pass_on
-        return super().basic_consume(queue, *args, **options)  # type: ignore[misc]
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        channel: Any = self
+        channel.QoS = _Window
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
@@ -193,18 +134,10 @@ class _Guarded:
         found = super()._get_client()  # type: ignore[misc]
         return RedisClient if found is Redis else found
 
-    _pooled_client: Any = None
-
     def _create_client(self, asynchronous: bool = False) -> Any:
-        # Otherwise kombu makes a client for each message, with the callbacks of 340 commands.
-        pooled = self._pooled_client
-        if not asynchronous and pooled and pooled.connection_pool is self.pool:  # type: ignore[attr-defined]
-            return pooled
         client = super()._create_client(asynchronous)  # type: ignore[misc]
         if asynchronous:  # the connection that receives messages
             client.set_response_callback("BRPOP", self._checked)
-        else:
-            self._pooled_client = client
         return client
 
     def _checked(self, answer: Any, **_: Any) -> tuple[Any, Any] | None:
@@ -259,7 +192,6 @@ def _is_readable(connection: Any, seconds: float) -> bool:
         return True  # the read raises and ends
 
 
-_TELL_TIMES = 2
 _REFUSED_SECONDS = 0.1
 _LAST_ANSWER_SECONDS = 1.5
 _RECONNECT = {"interval_start": 0.5, "interval_step": 0.5, "interval_max": 2.0}
