@@ -15,6 +15,7 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+from toolpool.contract.event_loop import new_event_loop
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.approvals import Approvals
@@ -136,7 +137,7 @@ class SyncDispatcher:
         return self
 
     def _start_loop(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_event_loop()
         thread = threading.Thread(target=self._loop.run_forever, name="dispatcher", daemon=True)
         try:
             thread.start()

@@ -85,12 +85,11 @@ def run(
     Without TOOLPOOL_REDIS_URL a server and workers are started for the run. Exits 0 when every
     call got its result, whatever the result says.
     """
-    import asyncio
-
     from toolpool.cli.running.command import workspace as prepared
     from toolpool.cli.running.job import Job
     from toolpool.cli.running.lines import LineSource
     from toolpool.cli.running.sink import Sink
+    from toolpool.contract import event_loop
 
     if workspace is not None and workspace_copy is not None:
         raise typer.BadParameter("give one of --workspace and --workspace-copy", param_hint=None)
@@ -108,7 +107,7 @@ def run(
         if source.is_terminal:
             screen.note("reading model responses from the terminal, one a line; Ctrl-D ends")
         try:
-            asyncio.run(job.run(tool_sources(tools, settings), concurrency))
+            event_loop.run(job.run(tool_sources(tools, settings), concurrency))
         finally:
             job.report(as_json=json)
     if job.interrupted_by is not None:
