@@ -28,6 +28,15 @@ _CHARACTER = re.compile(
     r"\\[pP]\{[^}]*\}|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|(?P<kept>\\[1-9k])|(?P<empty>\\[bB])"
     r"|\\.|\[(?:\\.|[^\]\\])*\]|\."
 )
+_ESCAPES = {
+    r"\d": "[0-9]",
+    r"\D": "[^0-9]",
+    r"\w": "[A-Za-z0-9_]",
+    r"\W": "[^A-Za-z0-9_]",
+    r"\s": "[\t-\r \xa0\u2000-\u200a]",
+    r"\S": "[^\t-\r \xa0\u2000-\u200a]",
+}
+"""Classes of about the same compiled size. jsonschema-rs takes quadratic time for the escapes."""
 _ONE_REPETITION = re.compile(r"\^[^{}()|*+?^$\\]*(?:[*+]|\{\d+(?:,\d*)?\})?\$?")
 """One repetition at most, at the end: in any text, only one state is reached at a time."""
 _FIRST_LOOKAHEAD = re.compile(r"\^\(\?[=!]")
@@ -115,11 +124,18 @@ def _has_alternatives(plain: str) -> bool:
     return plain[:1] in tuple("*+?{")
 
 
+def work_of(pattern: str) -> int:
+    """What it takes to compile a pattern, in characters."""
+    escapes = sum(found[0] in _ESCAPES for found in _CHARACTER.finditer(pattern))
+    return 20 + len(pattern) + escapes * escapes // 10
+
+
 @functools.lru_cache(maxsize=4096)
 def size_of(pattern: str) -> int:
     """The bytes that a compiled pattern takes, rounded up."""
-    linear = _size(pattern, jsonschema_rs.RegexOptions)
-    return linear or _size(pattern, jsonschema_rs.FancyRegexOptions) or _SIZES[-1]
+    plain = _CHARACTER.sub(lambda found: _ESCAPES.get(found[0], found[0]), pattern)
+    linear = _size(plain, jsonschema_rs.RegexOptions)
+    return linear or _size(plain, jsonschema_rs.FancyRegexOptions) or _SIZES[-1]
 
 
 def _size(pattern: str, engine: type) -> int | None:

@@ -9,7 +9,14 @@ from typing import Any
 
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.schema.json_values import list_of, members_of
-from toolpool.contract.schema.patterns import NO_COST, PatternCost, pattern_cost, size_of, total
+from toolpool.contract.schema.patterns import (
+    NO_COST,
+    PatternCost,
+    pattern_cost,
+    size_of,
+    total,
+    work_of,
+)
 from toolpool.contract.schema.references import UNIONS, resolve
 from toolpool.contract.schema.validation_cost import (
     UNBOUND,
@@ -22,8 +29,8 @@ NODES_AT_MOST = 10_000
 """Limits the number of properties and listed values: compiling takes memory for each value."""
 DEEPEST = 100
 """Limits nesting that overflows the stack of a compiler or of a shape."""
-_PATTERN_CHARACTERS = 4_000
-"""Limits patterns of megabytes: compiling one takes seconds."""
+_PATTERN_CHARACTERS = 20_000
+"""Limits long patterns, and many of them: compiling megabytes takes seconds."""
 _PATTERN_BYTES = 64 << 20
 """Limits many patterns that grow: compiling takes seconds and the memory stays."""
 _STEPS_AT_ONE_VALUE = 10_000
@@ -48,6 +55,8 @@ class Extent:
     """Whether a list of objects, or many patterns for names, may take long."""
     unique: bool = False
     compares_numbers: bool = False
+    pattern_characters: int = 0
+    """What it takes to compile the patterns."""
     pattern_bytes: int = 0
     longest: int = 1
 
@@ -84,14 +93,17 @@ def _add(found: Extent, node: dict[str, Any]) -> None:
         found.longest = max(found.longest, *listed)
     names = node.get("patternProperties")
     for pattern in (node.get("pattern"), *(names if isinstance(names, dict) else ())):
-        if isinstance(pattern, str) and len(pattern) > _PATTERN_CHARACTERS:
+        if not isinstance(pattern, str):
+            continue
+        found.pattern_characters += work_of(pattern)
+        if found.pattern_characters > _PATTERN_CHARACTERS:
             raise ToolDeclarationInvalid(
-                f"its input_schema has a pattern of {len(pattern):,} characters; at most "
-                f"{_PATTERN_CHARACTERS:,} are compiled"
+                f"its input_schema has patterns of more than {_PATTERN_CHARACTERS:,} characters "
+                "in all; each counts for 20 more, and one with hundreds of \\d, \\s or \\w for "
+                "many more"
             )
-        if isinstance(pattern, str):
-            found.patterns = total([found.patterns, pattern_cost(pattern)])
-            found.pattern_bytes += size_of(pattern)
+        found.patterns = total([found.patterns, pattern_cost(pattern)])
+        found.pattern_bytes += size_of(pattern)
         if found.pattern_bytes > _PATTERN_BYTES:
             raise ToolDeclarationInvalid(
                 "its input_schema has patterns that compile to more than "
