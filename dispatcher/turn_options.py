@@ -143,12 +143,12 @@ def turn_options(
         raise ValueError(f"again must be True or False, not {str(again)[:40]}")
     if again and (session is None or turn is None):
         raise ValueError("again=True needs a session, and a turn or a response with an id")
-    size = 0
+    size, copied = 0, None
     if context is not None and not isinstance(context, Mapping):
         raise ValueError(f"context must be a mapping, not {type(context).__name__}")
     if context:
         try:
-            size = len(encoding.encode(context))
+            encoded = encoding.encode(context)
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"context must be JSON: {error}") from None
         if not encoding.is_json(dict(context)):
@@ -156,6 +156,7 @@ def turn_options(
                 "context must be JSON: its keys are texts, its values texts, numbers that are "
                 "finite, true, false, null, and lists and mappings of these"
             )
+        size, copied = len(encoded), encoding.decode(encoded)  # the host may change its own
         if size > (most := settings.max_argument_bytes):
             raise ValueError(f"context has {size} bytes; at most {most} are accepted")
     return TurnOptions(
@@ -163,7 +164,7 @@ def turn_options(
         session=session,
         flow=session or new_nonce(),
         session_key="" if session is None else session_key(settings.tenant, session),
-        context=dict(context) if context else None,
+        context=copied,
         context_bytes=size,
         timeout=timeout,
         wait=wait,

@@ -204,6 +204,8 @@ def _fields(typed: Any, judged: dict[str, Any], *, is_whole: bool) -> dict[str, 
         fields: dict[str, Any] = dict(type(typed).model_fields)
         added = fields.keys() - typed.model_fields_set
         more = typed.__pydantic_extra__ or {}
+        if more.keys() & fields.keys():
+            raise PydanticSerializationError("a field and an extra one have the same name")
     elif dataclasses.is_dataclass(typed) and not isinstance(typed, type):
         described, held = getattr(typed, "__pydantic_fields__", {}), getattr(typed, "__dict__", {})
         own = dataclasses.fields(typed)

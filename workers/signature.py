@@ -4,13 +4,23 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Number
 from typing import Annotated, Any
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core.core_schema import DatetimeSchema, TimeSchema, UrlSchema, WithDefaultSchema
+from pydantic_core import SchemaError, SchemaValidator
+from pydantic_core.core_schema import (
+    CoreSchema,
+    DatetimeSchema,
+    DefinitionsSchema,
+    TimeSchema,
+    UrlSchema,
+    WithDefaultSchema,
+    definitions_schema,
+)
 
 from toolpool.contract import encoding
 from toolpool.contract.envelope import PolicyVerdict, Switch
@@ -58,6 +68,8 @@ class SwitchedOff(Exception):
 class _JsonSchema(GenerateJsonSchema):
     """Shows `default_factory=list` as a default, and only fields that may be sent."""
 
+    _definitions: Sequence[CoreSchema] = ()
+
     def field_is_present(self, field: Any) -> bool:
         """Whether to show a field; a dataclass's must be a constructor parameter."""
         return field.get("init") is not False and super().field_is_present(field)
@@ -73,13 +85,49 @@ class _JsonSchema(GenerateJsonSchema):
         return made if schema.get("tz_constraint") == "aware" else _local(made)
 
     def url_schema(self, schema: UrlSchema) -> dict[str, Any]:
-        """URLs may have international characters, which are encoded when parsed."""
-        return {**super().url_schema(schema), "format": "iri"}
+        """URLs may have international characters, which are encoded when parsed.
+
+        Those with a default host, port or path have a spelling that only the type knows.
+        """
+        has_defaults = any(schema.get(f"default_{part}") for part in ("host", "port", "path"))
+        return {**super().url_schema(schema), "format": "multi-host-uri" if has_defaults else "iri"}
 
     def get_default_value(self, schema: WithDefaultSchema) -> Any:
         """The default to show."""
         factory = schema.get("default_factory")
         return factory() if factory in (list, dict, set) else super().get_default_value(schema)
+
+    def definitions_schema(self, schema: DefinitionsSchema) -> dict[str, Any]:
+        """Also keeps the definitions, to which the schemas of fields refer."""
+        self._definitions = schema["definitions"]
+        return super().definitions_schema(schema)
+
+    def default_schema(self, schema: WithDefaultSchema) -> dict[str, Any]:
+        """Shows a default only if it is read back as itself: a policy fills it in.
+
+        A SecretStr's is shown as asterisks, and that of `Path | str` would become a text.
+        """
+        made = super().default_schema(schema)
+        if "default" in made and not self._is_read_back(schema, made["default"]):
+            del made["default"]
+        return made
+
+    def _is_read_back(self, schema: WithDefaultSchema, shown: Any) -> bool:
+        inner, default = schema["schema"], self.get_default_value(schema)
+        try:
+            validator = SchemaValidator(definitions_schema(inner, list(self._definitions)))
+        except SchemaError:
+            return True
+        try:
+            read = validator.validate_python(shown)
+            is_same_type = type(read) is type(default) or _are_numbers(read, default)
+            return is_same_type and bool(read == default)
+        except Exception:  # noqa: BLE001 - validators and comparisons are user code
+            return False
+
+
+def _are_numbers(*values: Any) -> bool:
+    return all(isinstance(value, Number) and not isinstance(value, bool) for value in values)
 
 
 def _local(schema: dict[str, Any]) -> dict[str, Any]:

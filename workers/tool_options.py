@@ -1,6 +1,7 @@
 """Validates options of `@tool` and converts them for the spec."""
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -269,12 +270,12 @@ def require_times(
     timeout: float, heartbeat: float | None, signature: Signature, where: str
 ) -> None:
     """Raise `ToolDeclarationInvalid` for a timeout or heartbeat that cannot be enforced."""
-    if timeout <= 0:
-        raise ToolDeclarationInvalid(f"{where}: timeout must be more than 0 seconds")
+    if not 0 < timeout < math.inf:
+        raise ToolDeclarationInvalid(f"{where}: timeout must be more than 0 seconds, and finite")
     if heartbeat is None:
         return
-    if not 0 < heartbeat < float("inf"):
-        raise ToolDeclarationInvalid(f"{where}: heartbeat must be more than 0 seconds")
+    if not 0 < heartbeat < math.inf:
+        raise ToolDeclarationInvalid(f"{where}: heartbeat must be more than 0 seconds, and finite")
     if not signature.injected:
         raise ToolDeclarationInvalid(
             f"{where}: heartbeat= needs a parameter of type ToolContext, whose progress() or "

@@ -16,6 +16,7 @@ import jsonschema_rs
 _SIZES = (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 """Bytes. The largest limits a pattern of few characters that grows: `((a{100}){100}){100}`."""
 _SMALL = 50
+_GROWN = 2_000
 _SLOW = 4_000
 _BACKTRACKS = 10_000
 """Limits catastrophic patterns that need lookaround."""
@@ -37,8 +38,11 @@ _ESCAPES = {
     r"\S": "[^\t-\r \xa0\u2000-\u200a]",
 }
 """Classes of about the same compiled size. jsonschema-rs takes quadratic time for the escapes."""
-_ONE_REPETITION = re.compile(r"\^[^{}()|*+?^$\\]*(?:[*+]|\{\d+(?:,\d*)?\})?\$?")
-"""One repetition at most, at the end: in any text, only one state is reached at a time."""
+_ONE_PATH = re.compile(r"\^(?:[^{}()|*+?^$\\]|\{\d+\})*(?:[*+]|\{\d+(?:,\d*)?\})?\$?")
+"""A choice at most at the end: in any text, only one state is reached at a time."""
+_MAY_GROW = re.compile(r"\{(?:\d+,)?\d{2,}|\{\d{2,}")
+_CLASSES = 10
+"""With more classes or repetitions, the automaton may have more states than are cached."""
 _FIRST_LOOKAHEAD = re.compile(r"\^\(\?[=!]")
 
 
@@ -83,10 +87,13 @@ def pattern_cost(pattern: object) -> PatternCost:
 @functools.lru_cache(maxsize=4096)
 def _cost(pattern: str) -> PatternCost:
     plain = _CHARACTER.sub(_one_character, pattern)
-    if _ONE_REPETITION.fullmatch(plain):
+    if _ONE_PATH.fullmatch(plain):
         return PatternCost(_SMALL)
     if (states := _size(plain, jsonschema_rs.RegexOptions)) is not None:
-        return PatternCost(_SMALL if states == _SIZES[0] else states)
+        classes = sum(not found["empty"] for found in _CHARACTER.finditer(pattern))
+        may_grow = classes > _CLASSES or _MAY_GROW.search(plain)
+        least = _GROWN if may_grow else _SMALL
+        return PatternCost(least if states == _SIZES[0] else max(states, least))
     if parts := _after_lookahead(plain):
         return total(map(_cost, parts))
     states = _size(plain, jsonschema_rs.FancyRegexOptions) or _SIZES[-1]

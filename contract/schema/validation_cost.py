@@ -19,6 +19,7 @@ _ORDINARY = 100
 _PAIRS = 40_000
 """Limits the pairs of schema and value: for very large arguments, even counting takes seconds."""
 _FEW = 20
+_MANY_CONSTANTS = 100
 _VALUES_COUNTED = 10_000
 UNBOUND = 1 << 62
 
@@ -292,13 +293,22 @@ def names_cost(schema: dict[str, Any]) -> int:
 
 
 def listed_cost(schema: dict[str, Any]) -> int:
-    """The steps for a value that is compared with objects or lists, or needs certain fields."""
+    """The steps for a value that is compared one by one, or needs certain fields.
+
+    jsonschema-rs indexes lists of texts alone and of integers alone.
+    """
     listed = [*list_of(schema.get("enum")), schema.get("const")]
+    is_mixed = len({type(each) for each in list_of(schema.get("enum"))}) > 1
+    numbers = sum(isinstance(each, float) for each in listed)
     composed = [each for each in listed if isinstance(each, (dict, list))]
     needed = schema.get("dependentRequired")
     count = len(needed) if isinstance(needed, dict) else 0
     values = sum(1 + count_values(each, _VALUES_COUNTED) // 4 for each in composed)
-    return values + (count if count > _FEW else 0)
+    values += 4 * numbers + (len(listed) // 3 if is_mixed else 0)
+    unions = (list_of(schema.get(key)) for key in ("anyOf", "oneOf"))
+    constants = sum(isinstance(e, dict) and "const" in e for branches in unions for e in branches)
+    is_many = constants > _MANY_CONSTANTS  # their own steps are counted with them
+    return values + (count if count > _FEW else 0) + is_many
 
 
 def _one_level_down(here: dict[_Node, int]) -> dict[_Node, int]:

@@ -42,6 +42,7 @@ from toolpool.dispatcher.policy.verdict_types import (
 from toolpool.dispatcher.turn_options import TurnOptions
 
 _LONGEST_REASON = 1_000
+_HEADER_BYTES = 1 << 14
 
 HOOK = "before_call"
 DECLARED = "the tool's declaration"
@@ -203,12 +204,15 @@ class Policy:
         judgement = self._judge(call, offer, options, None)
         if judgement.refusal is not None:
             return judgement
-        if self._hook is None:
-            held_to = judgement.call.verdict
-            if held_to is None or held_to.paths or held_to.is_whole:
-                return judgement
+        held_to = judgement.call.verdict
+        if self._hook is None and held_to and not held_to.paths and not held_to.is_whole:
             unread = msgspec.structs.replace(accepted, verdict=held_to)
             return msgspec.structs.replace(judgement, call=unread)  # its arguments are not compared
+        if call is not accepted and self._is_too_large(call, options):
+            self._tell_failure(call, "rule", "its arguments and their defaults are too large")
+            return self._failed(call, "a rule")
+        if self._hook is None:
+            return judgement
         try:
             answer = await self._hook.ask(self._proposed(call, offer, options))
             verdict = _verdict(answer)
@@ -218,6 +222,11 @@ class Policy:
         if isinstance(verdict, Allow) or (is_approved and isinstance(verdict, Rewrite)):
             return judgement
         return self._judge(call, offer, options, verdict)
+
+    def _is_too_large(self, call: ToolCall, options: TurnOptions) -> bool:
+        """Whether no message can carry the arguments."""
+        size = len(encoding.encode(call.arguments)) + options.context_bytes
+        return size + _HEADER_BYTES > self._settings.max_message_bytes
 
     def _judge(
         self, call: ToolCall, offer: Offer, options: TurnOptions, verdict: Verdict | None

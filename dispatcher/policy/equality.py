@@ -129,16 +129,22 @@ class Constants:
         if value is None:
             return self._has_null
         if isinstance(value, list):
-            return self._has_list(value, budget) or any(
-                self._has_single(each, budget) for each in value
-            )
+            return self._has_part(value, budget)
         return self._has_single(value, budget) or self._has_list([value], budget)
 
-    def _has_single(self, value: Any, budget: Budget) -> bool:
-        """Whether a value, or an element of a list, is one of the constants that are no lists."""
+    def _has_part(self, value: list[Any], budget: Budget) -> bool:
+        """Whether a list, one inside of it, or an element of them is one of the constants."""
         budget.spend(3)
-        if isinstance(value, list):
-            return any(self._has_single(each, budget) for each in value)
+        return self._has_list(value, budget) or any(
+            self._has_part(each, budget)
+            if isinstance(each, list)
+            else self._has_single(each, budget)
+            for each in value
+        )
+
+    def _has_single(self, value: Any, budget: Budget) -> bool:
+        """Whether a value that is no list is one of the constants that are no lists."""
+        budget.spend(3)
         if isinstance(value, dict):
             if self._has_object(value, budget):
                 return True

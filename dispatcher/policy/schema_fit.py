@@ -218,12 +218,18 @@ def _require_comparable(test: Test, parts: Sequence[Node], compared: Sequence[No
     if condition.longer_than is not None:
         if types and not types & {"string", "array", "object"}:
             raise Useless(f"{where} has no length")
-        if "string" in types and "array" in types:
+        if "array" in types and ("string" in types or _may_be_nested(parts)):
             raise Useless(
                 f"{where} may be one value or a list of them: give {where}[*] to compare each"
             )
     if condition.missing and any(part.get("default") is not None for part in parts):
         raise Useless(f"{where} is never missing: its schema gives it a default")
+
+
+def _may_be_nested(parts: Sequence[Node]) -> bool:
+    """Whether a value may be a list of single values, or instead a list of lists."""
+    found = ([each for each in _items(part) if isinstance(each, dict)] for part in parts)
+    return len({all("array" in _types(each) for each in items) for items in found if items}) == 2
 
 
 def _require_not_encoded(parts: Iterable[Node], where: str) -> None:
@@ -299,8 +305,9 @@ def _below(parts: Sequence[Node], step: str | int | None) -> Iterator[list[Any]]
             yield _items(part, step)
         if "object" in types and step is None:
             yield members_of(part.get("properties")) + _of_any_name(part)
-        # one value in place of a list is its only element
-        if not step and types - {"array", "null"}:
+        # one value in place of a list is its only element; a map has elements
+        is_map = step is None and types <= {"object", "null"} and not part.get("properties")
+        if not step and types - {"array", "null"} and not (is_map and _of_any_name(part)):
             yield [part]
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from toolpool.contract import logs
-from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.errors import ServerError, ServerUnavailable
 from toolpool.contract.ledger.rate_counters import RateLedger, RateRelease, start_of
 from toolpool.contract.rates import AT_ONCE, Limit
 
@@ -15,6 +15,7 @@ log = logs.logger("limit_notices")
 _AT_ONCE = 256
 _AT_MOST = 10_000
 _PATIENCE_SECONDS = 30.0
+_REJECTED_PAUSE_SECONDS = 1.0
 _REMEMBERED_SECONDS = 60.0
 _END_SECONDS = 1.0
 """How many seconds an outcome waits until its place is free for the next call."""
@@ -80,8 +81,10 @@ class LimitNotices:
                 give_up_at = time.monotonic() + _PATIENCE_SECONDS
                 try:
                     await self._rates.take(notes, [], now=self.server_time(), give_up_at=give_up_at)
-                except ServerUnavailable:
+                except ServerError as error:
                     log.warning("rate_places_not_reported notes=%d: retrying", len(self._notes))
+                    if not isinstance(error, ServerUnavailable):
+                        await asyncio.sleep(_REJECTED_PAUSE_SECONDS)
                     continue
                 except Exception:
                     log.exception("rate_places_not_reported notes=%d", len(notes))

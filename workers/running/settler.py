@@ -23,7 +23,7 @@ from toolpool.contract.envelope import (
     StoredOutput,
     Unclaimed,
 )
-from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.errors import CommandRejected, ServerUnavailable
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.ledger.protocols import Release, Settlement, WorkerLedger
 from toolpool.contract.outcome import Code, Executed, Outcome, failure, may_still_run
@@ -37,6 +37,7 @@ _KEEP_OUTPUT_SECONDS = 3.0
 _RECENT_BYTES = 16 << 20
 _GATHER_SECONDS = 0.002
 _REJECTED_PAUSE_SECONDS = 0.25
+_RELEASE_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 5.0
 _REJECTED_FLUSH_SECONDS = 10.0
 _NOTICE_SECONDS = 0.02
@@ -234,11 +235,17 @@ class Settler:
             await asyncio.wait({self._retrying}, timeout=_REJECTED_FLUSH_SECONDS)
 
     async def _send_release(self, release: Release) -> None:
-        try:
-            give_up_at = time.monotonic() + self._keep
-            await self._ledger.release([release], worker=self._worker, give_up_at=give_up_at)
-        except Exception as error:  # noqa: BLE001 - dispatchers also see the lease expire
-            log.error("release_failed: %s", error)
+        give_up_at = time.monotonic() + self._keep
+        while True:
+            try:
+                await self._ledger.release([release], worker=self._worker, give_up_at=give_up_at)
+                return
+            except Exception as error:  # noqa: BLE001 - dispatchers also see the lease expire
+                is_over = time.monotonic() + _RELEASE_PAUSE_SECONDS > give_up_at
+                if is_over or not isinstance(error, CommandRejected):
+                    log.error("release_failed: %s", error)
+                    return
+            await asyncio.sleep(_RELEASE_PAUSE_SECONDS)
 
     def _send_now(self) -> None:
         if self._gathering is not None:

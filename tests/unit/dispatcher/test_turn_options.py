@@ -45,6 +45,13 @@ def asked(**given: Any) -> Any:
     return turn_options("t", "s", **(plain | given))
 
 
+def test_the_host_may_change_its_context_afterwards() -> None:
+    context = {"user": {"role": "admin"}}
+    options = asked(context=context)
+    context["user"]["role"] = "guest"
+    assert options.context == {"user": {"role": "admin"}}
+
+
 @pytest.mark.parametrize("times", [{"timeout": 1}, {"wait": 0}, {"wait": float("inf")}])
 def test_times(times: dict[str, Any]) -> None:
     assert asked(**times).session == "s"

@@ -333,6 +333,8 @@ def test_a_signature_that_cannot_be_filled_from_json_is_refused(
         ({"effects": 3}, "effects is one of 'read', 'write', not 3"),
         ({"validate": "of"}, "validate is one of 'on', 'off', not 'of'"),
         ({"timeout": 0}, "timeout must be more than 0 seconds"),
+        ({"timeout": float("inf")}, "timeout must be more than 0 seconds, and finite"),
+        ({"timeout": float("nan")}, "timeout must be more than 0 seconds, and finite"),
         ({"name": "two words"}, "a tool's name is 1 to 128 printable characters without spaces"),
         ({"name": "x" * 129}, "a tool's name is 1 to 128 printable characters"),
         ({"name": "task_result"}, "the pool has a tool of this name: give it another"),

@@ -260,6 +260,22 @@ BOUNDED: dict[str, tuple[dict[str, Any], Any]] = {
         {"items": {"dependentRequired": {f"p{n}": ["q"] for n in range(3_000)}}},
         [{} for _ in range(100_000)],
     ),
+    "many numbers that are listed": (
+        {"items": {"enum": [n + 0.5 for n in range(1_000)]}},
+        [999.5] * 20_000,
+    ),
+    "many texts and numbers that are listed": (
+        {"items": {"enum": [*range(4_500), *(f"c{n}" for n in range(4_500))]}},
+        ["c4499"] * 60_000,
+    ),
+    "many constants": (
+        {"items": {"oneOf": [{"const": n} for n in range(400)]}},
+        [399] * 30_000,
+    ),
+    "small patterns in many states": (
+        {"anyOf": [{"pattern": f"1[01]{{14}}[{n}a]"} for n in range(2, 10)] * 3},
+        "01101" * 60_000,
+    ),
     "many objects that are listed": (
         {"items": {"enum": [{"a": n} for n in range(4_000)]}},
         [{"a": 3_999} for _ in range(30_000)],

@@ -64,10 +64,38 @@ def test_one_value_and_a_list_of_them_are_judged_alike(
     assert not other.holds({"x": value}, for_all=False)
 
 
+ROWS = either(listed(TEXT), listed(listed(TEXT)))
+
+
+@pytest.mark.parametrize("path", ["x", "x[*]"])
+@pytest.mark.parametrize(
+    "value", [["evil", "a"], [["evil", "a"]], [["b"], ["evil", "a"]], [["a", "evil"], ["b", "c"]]]
+)
+def test_a_list_that_a_rule_names_is_found_in_a_list_of_lists(path: str, value: Any) -> None:
+    for comparison in ({"equals": ["evil", "a"]}, {"one_of": [["z"], ["evil", "a"]]}):
+        test = conditions.Test(Condition(argument=path, **comparison))  # type: ignore[arg-type]
+        assert read(test, ROWS).holds({"x": value}, for_all=False)
+        assert not read(test, ROWS).holds({"x": [["evil"], ["b"]]}, for_all=False)
+
+
+def test_the_objects_of_a_map_are_no_maps_of_it() -> None:
+    """Their other fields are no reason to deny a call."""
+    account = {
+        "type": "object",
+        "properties": {"role": TEXT, "tags": listed(TEXT), "more": by_key(TEXT)},
+    }
+    test = read(equals_evil("x[*].role"), by_key(account))
+    anna = {"role": "clerk", "tags": ["a"], "more": {"role": "evil"}}
+    assert not test.holds({"x": {"anna": anna}}, for_all=False)
+    assert test.holds({"x": {"anna": anna | {"role": "evil"}}}, for_all=False)
+
+
 def test_a_list_has_another_length_than_one_value_in_its_place() -> None:
     test = conditions.Test(Condition(argument="x", longer_than=3))
     with pytest.raises(Useless, match="one value or a list"):
         read(test, either(TEXT, listed(TEXT)), is_named=False)
+    with pytest.raises(Useless, match="one value or a list"):
+        read(test, ROWS, is_named=False)
     assert read(test, listed(TEXT)).holds({"x": ["a"] * 4}, for_all=False)
 
 

@@ -1,11 +1,19 @@
 """What a policy judges is what runs: defaults, spellings and the types of the tool included."""
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath as UrlPath
 from typing import Annotated, Any
 from uuid import UUID, uuid4
 
 import pytest
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    RedisDsn,
+    SecretStr,
+)
 
 from tests.unit.dispatcher.policy.test_approvals import one_waits
 from toolpool import (
@@ -93,7 +101,54 @@ async def charge(amount: int, ctx: ToolContext, **more: Any) -> str:
     return "charged"
 
 
-TOOLS = [delete, order, pack, mail, raw_delete, charge]
+TOKEN, HOME = SecretStr("the real one"), UrlPath("/home")
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(populate_by_name=True, extra="allow")
+
+    amount: int = Field(default=5, alias="total")
+
+
+@tool
+async def pay(payment: Open) -> str:
+    """Pay."""
+    RAN.append(payment.model_dump())
+    return "paid"
+
+
+@tool
+async def sign_in(
+    user: str,
+    token: SecretStr = TOKEN,
+    home: UrlPath | str = HOME,
+    seconds: float = 10,
+) -> str:
+    """Sign in."""
+    RAN.append((token.get_secret_value(), home, seconds))
+    return "signed in"
+
+
+class Line(BaseModel):
+    text: str
+    note: str = "n" * 1_000
+
+
+@tool
+async def print_lines(lines: list[Line]) -> str:
+    """Print."""
+    RAN.append(len(lines))
+    return "printed"
+
+
+@tool
+async def ping(cache: RedisDsn) -> str:
+    """Ping."""
+    RAN.append(cache)
+    return "pong"
+
+
+TOOLS = [delete, order, pack, mail, raw_delete, charge, pay, sign_in, print_lines, ping]
 
 
 async def ruled(tmp_path: Path, rule: str, name: str, **arguments: Any) -> ToolResult:
@@ -269,3 +324,38 @@ async def test_a_hook_that_denies_judges_defaults() -> None:
         return None if call.arguments["dry_run"] else Deny("Only dry runs.")
 
     assert (await hooked(Hooks(before_call=before), "delete", path="/")).code is Code.DENIED
+
+
+async def test_another_field_cannot_stand_beside_the_one_that_a_rule_judges(tmp_path: Path) -> None:
+    rule = 'argument = "payment.total"\nabove = 100'
+    for payment in ({"amount": 500}, {"total": 5, "amount": 500}):
+        assert (await ruled(tmp_path, rule, "pay", payment=payment)).code is Code.DENIED
+    assert RAN == []
+    assert (await ruled(tmp_path, rule, "pay", payment={"total": 5, "note": "x"})).ok
+
+
+async def test_a_default_that_json_cannot_show_stays_what_it_is(tmp_path: Path) -> None:
+    """A SecretStr's is shown as asterisks, and a path in a union with text would become a text."""
+    rule = 'argument = "user"\nequals = "eve"'
+    assert (await ruled(tmp_path, rule, "sign_in", user="ann")).ok
+    assert (await hooked(Hooks(before_call=lambda _: None), "sign_in", user="ann")).ok
+    assert all(ran == ("the real one", HOME, 10) for ran in RAN)
+    assert len(RAN) == 2
+    about_it = rule.replace('"user"', '"token"')
+    assert (await ruled(tmp_path, about_it, "sign_in", user="ann")).code is Code.DENIED
+
+
+async def test_arguments_that_are_too_large_with_their_defaults_are_denied_at_once(
+    tmp_path: Path,
+) -> None:
+    rule = 'argument = "lines[*].text"\nequals = "x"'
+    lines = [{"text": "a"}] * 3_000
+    denied = await ruled(tmp_path, rule, "print_lines", lines=lines)
+    assert (denied.code, denied.executed) == (Code.DENIED, Executed.NO)
+    assert (await ruled(tmp_path, rule, "print_lines", lines=lines[:1_000])).ok
+
+
+async def test_a_rule_does_not_compare_addresses_that_their_type_completes(tmp_path: Path) -> None:
+    rule = 'argument = "cache"\nequals = "redis://localhost"'
+    for cache in ("redis://localhost:6379/0", "redis://other"):
+        assert (await ruled(tmp_path, rule, "ping", cache=cache)).code is Code.DENIED

@@ -5,8 +5,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from tests.waiting import eventually
-from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.errors import CommandRejected, ServerError, ServerUnavailable
 from toolpool.contract.ledger.rate_counters import (
     MemoryRates,
     RateRelease,
@@ -15,6 +17,7 @@ from toolpool.contract.ledger.rate_counters import (
     start_of,
 )
 from toolpool.contract.rates import AT_ONCE, Limit, Rate, rate_of
+from toolpool.workers.running import limit_notices
 from toolpool.workers.running.limit_notices import LimitNotices
 
 HOURLY = Limit("hourly", rate_of("1/h"), "tool")
@@ -28,6 +31,7 @@ class Rates(MemoryRates):
     def __init__(self) -> None:
         super().__init__(lambda _: False)
         self.away = 0
+        self.fault: ServerError = ServerUnavailable("rate", sent=True)
 
     async def take(
         self, notes: Sequence[RateRelease], asks: Sequence[RateRequest], **more: Any
@@ -35,7 +39,7 @@ class Rates(MemoryRates):
         await asyncio.sleep(0)
         if self.away:
             self.away -= 1
-            raise ServerUnavailable("rate", sent=True)
+            raise self.fault
         return await super().take(notes, asks, **more)
 
     def members(self, limit: Limit) -> set[str]:
@@ -67,6 +71,19 @@ async def test_what_the_server_did_not_accept_is_sent_again() -> None:
     assert rates.may_start("k", "n", LIMITS)
     rates.away = 3
     starts.begun("k", "n", LIMITS)
+    await starts.ended("k", "n", LIMITS)
+    await eventually(lambda: rates.members(RUNNING) == set(), "it is told")
+    assert rates.away == 0
+
+
+async def test_what_the_server_rejected_for_a_while_is_sent_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limit_notices, "_REJECTED_PAUSE_SECONDS", 0.01)
+    rates = Rates()
+    starts = LimitNotices(rates, "w")
+    assert rates.may_start("k", "n", LIMITS)
+    rates.away, rates.fault = 3, CommandRejected("rate", "NOPERM")
     await starts.ended("k", "n", LIMITS)
     await eventually(lambda: rates.members(RUNNING) == set(), "it is told")
     assert rates.away == 0
