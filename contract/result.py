@@ -27,9 +27,9 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The outcome of one tool call.
 
     `data` is what the tool returned; `error` is the text the model reads. `retry_after` and
-    `duration` (from leaving the order barrier to the result) are in seconds. `details` hold the
-    exception class and stack for operators; `payload()` omits them. `id_given` is False if the
-    model's call had no id; `origin` is data that the provider's format needs back.
+    `duration` (from when the call need not wait for others of its turn) are in seconds. `details`
+    hold the exception class and stack for operators; `payload()` omits them. `id_given` is False if
+    the model's call had no id; `origin` is data that the provider's format needs back.
     """
 
     call_id: str

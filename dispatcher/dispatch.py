@@ -155,10 +155,11 @@ class Dispatcher:
         self._parts.policy.look(offer.spec for offer in offers)
 
     async def close(self) -> None:
-        """Cancel running calls and close every connection. Idempotent.
+        """Answer the waiting calls and close every connection. Idempotent.
 
-        Does nothing in a forked process: the connections belong to its parent. Raises RuntimeError
-        on another event loop than its own.
+        Calls that no other dispatcher waits for are ended; background calls go on. Does nothing in
+        a forked process: the connections belong to its parent. Raises RuntimeError on another event
+        loop than its own.
         """
         if self._lifetime.close():
             self._closed = asyncio.ensure_future(self._stop())

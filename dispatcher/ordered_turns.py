@@ -82,7 +82,7 @@ class Turn(msgspec.Struct, eq=False):
     cancelled: dict[int, PendingCall | None] = msgspec.field(default_factory=dict)
     """Calls that were cancelled before they were sent, by index; None if none was opened yet."""
     answered: Sequence[PendingCall] = ()
-    """The calls of the last stage."""
+    """The calls of the most recent stage."""
     rejected: dict[int, ToolResult] = msgspec.field(default_factory=dict)
     """The results of calls that were not accepted, by index."""
     sent: dict[int, PendingCall] = msgspec.field(default_factory=dict)

@@ -16,7 +16,7 @@ OTHERS_WAIT = "others"
 
 
 def not_queued(code: Code, error: str = "", *, retry_after: float | None = None) -> Outcome:
-    """The outcome of a call that never left this process."""
+    """The outcome of a call that did not run: it was not sent, or no worker claimed it."""
     return failure(code, error, Executed.NO, retry_after=retry_after)
 
 

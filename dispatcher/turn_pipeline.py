@@ -1,4 +1,4 @@
-"""Gets the results of one response's calls: they are judged, deduplicated, run and counted."""
+"""Validates the calls of one response, asks the policy, runs them and returns their results."""
 
 import asyncio
 import time

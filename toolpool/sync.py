@@ -147,10 +147,10 @@ class SyncDispatcher:
         self._thread = thread
 
     def close(self) -> None:
-        """Cancel running calls and close every connection. Idempotent.
+        """Answer the waiting calls and close every connection. Idempotent.
 
-        Calls that other threads wait for are answered. Does nothing in a forked process: the
-        connections belong to its parent.
+        Calls that no other dispatcher waits for are ended; background calls go on. Does nothing in
+        a forked process: the connections belong to its parent.
         """
         self._close(None, _STOP_SECONDS)
 

@@ -76,7 +76,7 @@ class Opening(msgspec.Struct, frozen=True, gc=False):
     It was dispatched at `asked_at`, Unix time by the server's clock. `again`: it may have been
     opened before, so that without a record it is not run (`RAN`) unless it may run twice.
     `approved`: the caller has a signed approval; without a record the call is not run either.
-    `exclusive`: it never runs beside itself.
+    `exclusive`: two attempts of it never run at the same time.
     """
 
     key: str

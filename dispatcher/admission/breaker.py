@@ -183,7 +183,7 @@ class Breaker:
             circuit = self.circuits[tool] = _Circuit()
         self._open_for(circuit, left)
         if not was_open:
-            log.error("circuit_opened tool=%s by another dispatcher", tool)
+            log.error("circuit_opened tool=%s source=fleet", tool)
             self._tell(tool, "open")
 
     def changes(self) -> dict[str, float | None]:
@@ -226,7 +226,7 @@ class Breaker:
         self._observers.notify("circuit", tool, state)
 
     def _open(self, tool: str, circuit: _Circuit) -> None:
-        log.error("circuit_opened tool=%s for %.0f s", tool, self._pause)
+        log.error("circuit_opened tool=%s source=own seconds=%.0f", tool, self._pause)
         self._tell(tool, "open")
         self._open_for(circuit, self._pause)
         self._changes.add(tool)

@@ -128,7 +128,9 @@ class LoopGuard:
             alternates=found.alternates,
             turn=turn,
         )
-        log.warning("loop tool=%s call=%s failures=%d", loop.tool, loop.call_id, loop.failures)
+        log.warning(
+            "call_keeps_failing tool=%s call=%s failures=%d", loop.tool, loop.call_id, loop.failures
+        )
         self._observers.notify("looped", loop)
         return not await self._ask(loop)
 

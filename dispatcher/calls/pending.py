@@ -125,7 +125,7 @@ class PendingCall(msgspec.Struct, eq=False):
     is_attached: bool = False
     """Whether another dispatcher dispatched it first."""
     was_held: bool = False
-    """Whether the ledger only had it wait, in the first lease of an epoch, and never sent it."""
+    """Whether the ledger answered `moved` without publishing it, as its epoch had just begun."""
     provider: str = ""
     is_abandoned: bool = False
     is_cancelled: bool = False

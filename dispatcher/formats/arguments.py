@@ -93,7 +93,7 @@ def accept(arguments: dict[str, Any], max_bytes: int) -> dict[str, Any] | Flaw:
         return Flaw(Code.UNPARSEABLE, "no_json_value")
     if len(encoded) > max_bytes:
         return _too_large(len(encoded), max_bytes)
-    if encoded.count(b"{") + encoded.count(b"[") > DEEPEST and _depth(arguments) > DEEPEST:
+    if encoding.nests_deeper_than(DEEPEST, encoded):
         return _too_deep()
     if b"null" in encoded and _has_odd_number(arguments):
         return Flaw(Code.UNPARSEABLE, "odd_numbers")
@@ -179,19 +179,6 @@ def _too_large(size: int, cap: int) -> Flaw:
 
 def _too_deep() -> Flaw:
     return Flaw(Code.UNPARSEABLE, "too_deep", {"levels": DEEPEST})
-
-
-def _depth(value: Any) -> int:
-    depth, level = 0, [value]
-    while level:
-        depth += 1
-        level = [
-            inner
-            for item in level
-            if isinstance(item, (dict, list, tuple))
-            for inner in (item.values() if isinstance(item, dict) else item)
-        ]
-    return depth - 1
 
 
 def _has_odd_number(value: Any) -> bool:

@@ -14,7 +14,7 @@ from toolpool.dispatcher.messages.wording import PLAIN, Wording
 
 
 class NotAResponse(Exception):
-    """Raised when a response holds no content list.
+    """Raised for a response whose calls cannot be read.
 
     `reason` is the key of the sentence in a locale's `unreadable`, with the values of its
     placeholders.

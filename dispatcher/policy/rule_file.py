@@ -45,7 +45,7 @@ class RuleFile:
             except Misconfigured as error:
                 if str(error) != self._complaint:
                     self._complaint = str(error)
-                    log.error("policy_not_reloaded, the previous rules stay in force: %s", error)
+                    log.error("policy_not_reloaded: the previous rules stay in force: %s", error)
                 continue
             self._complaint = ""
             if rules is not None:

@@ -50,7 +50,16 @@ def test_every_kind_of_key_is_listed() -> None:
 
 @pytest.mark.parametrize(
     "word",
-    ["foreign", "unsigned", "unknown_key", "bad_signature", "too_large", "version", "malformed"],
+    [
+        "foreign",
+        "unsigned",
+        "unknown_key",
+        "bad_signature",
+        "too_large",
+        "version",
+        "malformed",
+        "late",
+    ],
 )
 def test_every_reason_is_explained_and_used(word: str) -> None:
     assert f"| `{word}` |" in TEXT

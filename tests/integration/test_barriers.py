@@ -74,7 +74,7 @@ async def test_a_lost_write_is_waited_for_and_then_said(dispatcher: Dispatcher, 
     assert waited >= 2 * LEASE_GONE
     assert turn[1].ok
     assert turn[1].note is not None
-    assert "'write_and_die' before this one was not seen to end" in turn[1].note
+    assert "whether the call of 'write_and_die' before this one had ended" in turn[1].note
 
 
 async def test_a_cancelled_session_leaves_no_write_unwatched(

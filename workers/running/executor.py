@@ -52,7 +52,8 @@ _REPLY_MARGIN_SECONDS = 0.25
 _DRAIN_LOOK_SECONDS = 0.25
 _FRESH = 5 / 8
 """The largest age of the confirmed lease when user code starts, as a share of `lease_ttl`."""
-_ZOMBIE = 6 / 8
+_EXCLUSIVE_STOP = 6 / 8
+"""The age of the lease at which exclusive calls are stopped, as a share of `lease_ttl`."""
 _AWAY, _FAILED = "away", "failed"
 _Waiting = tuple[CallMessage, Delivery]
 
@@ -86,7 +87,7 @@ class Executor:
         self._limit_notices = limit_notices
         self._observers = observers
         self._fresh_seconds = lease_ttl * _FRESH
-        self._zombie_seconds = lease_ttl * _ZOMBIE
+        self._exclusive_stop_seconds = lease_ttl * _EXCLUSIVE_STOP
         self._waiting: dict[RunIn, deque[_Waiting]] = {run_in: deque() for run_in in slots.counts}
         self._running: dict[str, ClaimedCall] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -231,7 +232,7 @@ class Executor:
 
         Other calls continue and are settled when the server is back.
         """
-        if time.monotonic() - self.leased_at() <= self._zombie_seconds:
+        if time.monotonic() - self.leased_at() <= self._exclusive_stop_seconds:
             return
         exclusive = [r for r in self._running.values() if not r.answered and self._is_exclusive(r)]
         if exclusive:

@@ -97,7 +97,7 @@ class StalledConnections:
                 continue  # the server may be unavailable: then every connection waits
             if _has_answer(sock) or _received_within(sock, self._patience):
                 continue
-            log.error("connection_stalled for %.1f s: closing it", now - asked_at)
+            log.error("connection_stalled seconds=%.1f: closing it", now - asked_at)
             with suppress(OSError):
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)  # without a closing handshake of TLS
             ended += 1

@@ -190,17 +190,17 @@ LOCALE = Locale(
         "again. Change the arguments, use another tool, or tell the user what keeps failing."
     ),
     loop_in_turns=(
-        "This call of '{name}' was not run: it and another call have been failing in turns. Do not "
-        "send either again. Change the arguments, use another tool, or tell the user what keeps "
-        "failing."
+        "This call of '{name}' was not run: it and another call have been failing alternately. Do "
+        "not send either again. Change the arguments, use another tool, or tell the user what "
+        "keeps failing."
     ),
     again=(
         " This has failed {count} times: do not send it again. Change the call, use another tool, "
         "or tell the user what keeps failing."
     ),
     again_in_turns=(
-        " This and another call have been failing in turns: do not send either again. Change the "
-        "call, use another tool, or tell the user what keeps failing."
+        " This and another call have been failing alternately: do not send either again. Change "
+        "the call, use another tool, or tell the user what keeps failing."
     ),
     not_checked="The arguments could not be checked: the tool system had an internal fault.",
     refused_by_check="Please rewrite the tool input with valid arguments. Errors: {message}",
@@ -266,7 +266,7 @@ LOCALE = Locale(
     },
     limited={
         "tool": "calls of it are limited to {most} {window}",
-        "at_once": "{most} of its calls run already, and no more may at once",
+        "at_once": "{most} of its calls are running, and no more may run at the same time",
         "tool_tenant": "calls of it are limited to {most} {window}",
         "tool_session": "calls of it are limited to {most} {window} in one conversation",
         "session": "tool calls are limited to {most} {window} in one conversation",
@@ -292,7 +292,7 @@ LOCALE = Locale(
     denied_by_because="{who} denied it: {reason}",
     rewritten="Before it ran, these arguments were changed for you: {names}.",
     unseen_end=(
-        "The call of '{name}' before this one was not seen to end: it may still have been running."
+        "It is not known whether the call of '{name}' before this one had ended when this one ran."
     ),
     shared="This is the result of an equal call that was running at the same time.",
     cached="This is the result of an equal call, {seconds} s old.",

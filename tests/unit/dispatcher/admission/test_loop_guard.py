@@ -163,7 +163,7 @@ async def test_two_calls_that_take_turns_are_a_loop() -> None:
         found = await codes(dispatcher, SAME, OTHER, SAME, OTHER)
         assert found == [Code.REPORTED] * 3 + [Code.LOOP]
         text = str((await ask(dispatcher, *OTHER[:1], **OTHER[1])).error)
-        assert "it and another call have been failing in turns" in text
+        assert "it and another call have been failing alternately" in text
         third = ("fails", {"what": "z"})
         assert await codes(dispatcher, third) == [Code.REPORTED]
 

@@ -657,8 +657,9 @@ def test_the_other_rejections_in_both_languages() -> None:
     )
     turns = FailureHistory(1, alternates=True)
     assert texts.loop("t", turns) == (
-        "This call of 't' was not run: it and another call have been failing in turns. Do not send "
-        "either again. Change the arguments, use another tool, or tell the user what keeps failing."
+        "This call of 't' was not run: it and another call have been failing alternately. Do "
+        "not send either again. Change the arguments, use another tool, or tell the user what "
+        "keeps failing."
     )
     assert texts.loop("t", turns, zh) == (
         "对 't' 的这次调用未执行：它与另一个调用一直交替失败。请勿再次发送其中任何一个。"
