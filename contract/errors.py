@@ -76,7 +76,7 @@ class ServerUnavailable(ServerError):
 
 
 class CommandRejected(ServerError):
-    """Raised when the Redis server rejects a command: repeating it would not help."""
+    """Raised when the Redis server rejects a command, for example because a right is missing."""
 
     def __init__(self, step: str, reason: str) -> None:
         super().__init__(f"the server rejected {step!r} ({reason})")

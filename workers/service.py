@@ -16,7 +16,6 @@ from redis.exceptions import RedisError
 from toolpool.contract import logs
 from toolpool.contract.envelope import Cancel, Envelope, WorkerLease
 from toolpool.contract.errors import BrokerUnreachable, MessageRejected, ServerError
-from toolpool.contract.event_loop import new_event_loop
 from toolpool.contract.ledger.lua_scripts import LuaScripts
 from toolpool.contract.ledger.protocols import Settlement
 from toolpool.contract.ledger.rate_counters import RedisRates
@@ -104,8 +103,7 @@ class WorkerService:
         )
         self._message_reader = MessageReader(self._envelope, self._observers)
         self._names = RedisKeys(settings.key_prefix)
-        self._loop = new_event_loop()
-        forks.allow_programs(self._loop)
+        self._loop = asyncio.new_event_loop()
         # With a failing task factory, the worker could not start any call.
         self._loop.set_task_factory = _refuse_task_factory  # type: ignore[method-assign, assignment]
         self._thread = threading.Thread(target=self._turn, name="tools", daemon=True)

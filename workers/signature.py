@@ -4,7 +4,6 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Number
 from typing import Annotated, Any
 
 import pydantic
@@ -120,14 +119,11 @@ class _JsonSchema(GenerateJsonSchema):
             return True
         try:
             read = validator.validate_python(shown)
-            is_same_type = type(read) is type(default) or _are_numbers(read, default)
-            return is_same_type and bool(read == default)
+            if type(read) is not type(default):
+                default = validator.validate_python(default)
+            return type(read) is type(default) and bool(read == default)
         except Exception:  # noqa: BLE001 - validators and comparisons are user code
             return False
-
-
-def _are_numbers(*values: Any) -> bool:
-    return all(isinstance(value, Number) and not isinstance(value, bool) for value in values)
 
 
 def _local(schema: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import jsonschema_rs
 _SIZES = (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 """Bytes. The largest limits a pattern of few characters that grows: `((a{100}){100}){100}`."""
 _SMALL = 50
-_GROWN = 2_000
+_GROWN = 5_000
 _SLOW = 4_000
 _BACKTRACKS = 10_000
 """Limits catastrophic patterns that need lookaround."""
@@ -40,9 +40,9 @@ _ESCAPES = {
 """Classes of about the same compiled size. jsonschema-rs takes quadratic time for the escapes."""
 _ONE_PATH = re.compile(r"\^(?:[^{}()|*+?^$\\]|\{\d+\})*(?:[*+]|\{\d+(?:,\d*)?\})?\$?")
 """A choice at most at the end: in any text, only one state is reached at a time."""
-_MAY_GROW = re.compile(r"\{(?:\d+,)?\d{2,}|\{\d{2,}")
-_CLASSES = 10
-"""With more classes or repetitions, the automaton may have more states than are cached."""
+_COUNTED = re.compile(r"\{(?:\d*,)?(\d+),?\}")
+_CHOICES = 12
+"""With more classes and counted repetitions, the automaton may have more states than are cached."""
 _FIRST_LOOKAHEAD = re.compile(r"\^\(\?[=!]")
 
 
@@ -90,9 +90,9 @@ def _cost(pattern: str) -> PatternCost:
     if _ONE_PATH.fullmatch(plain):
         return PatternCost(_SMALL)
     if (states := _size(plain, jsonschema_rs.RegexOptions)) is not None:
-        classes = sum(not found["empty"] for found in _CHARACTER.finditer(pattern))
-        may_grow = classes > _CLASSES or _MAY_GROW.search(plain)
-        least = _GROWN if may_grow else _SMALL
+        choices = sum(not found["empty"] for found in _CHARACTER.finditer(pattern))
+        choices += sum(int(found[1]) for found in _COUNTED.finditer(plain))
+        least = _GROWN if choices > _CHOICES else _SMALL
         return PatternCost(least if states == _SIZES[0] else max(states, least))
     if parts := _after_lookahead(plain):
         return total(map(_cost, parts))

@@ -29,7 +29,7 @@ NODES_AT_MOST = 10_000
 """Limits the number of properties and listed values: compiling takes memory for each value."""
 DEEPEST = 100
 """Limits nesting that overflows the stack of a compiler or of a shape."""
-_PATTERN_CHARACTERS = 20_000
+_PATTERN_CHARACTERS = 30_000
 """Limits long patterns, and many of them: compiling megabytes takes seconds."""
 _PATTERN_BYTES = 64 << 20
 """Limits many patterns that grow: compiling takes seconds and the memory stays."""

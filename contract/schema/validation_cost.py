@@ -298,13 +298,13 @@ def listed_cost(schema: dict[str, Any]) -> int:
     jsonschema-rs indexes lists of texts alone and of integers alone.
     """
     listed = [*list_of(schema.get("enum")), schema.get("const")]
-    is_mixed = len({type(each) for each in list_of(schema.get("enum"))}) > 1
-    numbers = sum(isinstance(each, float) for each in listed)
+    kinds = {type(each) for each in listed if each is not None}
+    one_by_one = len(listed) if len(listed) > _FEW else 0
     composed = [each for each in listed if isinstance(each, (dict, list))]
     needed = schema.get("dependentRequired")
     count = len(needed) if isinstance(needed, dict) else 0
     values = sum(1 + count_values(each, _VALUES_COUNTED) // 4 for each in composed)
-    values += 4 * numbers + (len(listed) // 3 if is_mixed else 0)
+    values += 4 * one_by_one if float in kinds else one_by_one // 3 if len(kinds) > 1 else 0
     unions = (list_of(schema.get(key)) for key in ("anyOf", "oneOf"))
     constants = sum(isinstance(e, dict) and "const" in e for branches in unions for e in branches)
     is_many = constants > _MANY_CONSTANTS  # their own steps are counted with them

@@ -118,9 +118,10 @@ class Test:
                 "one_of, none_of, above, at_least, below, at_most, matches, does_not_match, "
                 "longer_than or missing"
             )
-        self._lists_compared = any(isinstance(value, list) for value in self.constants)
         self.compares_lists = (
-            condition.longer_than is not None or not self._comparisons or self._lists_compared
+            condition.longer_than is not None
+            or not self._comparisons
+            or any(isinstance(value, list) for value in self.constants)
         )
         """Whether a list is compared as a whole, and not by its elements."""
         if condition.one_of == [] or condition.none_of == []:
@@ -212,8 +213,6 @@ class Test:
         elif isinstance(value, list):
             for one in value:
                 yield from below(one) if step is None else self._at(one, number, budget)
-            if step is None and self._may_be_an_element(value, number):
-                yield value
         elif isinstance(value, dict) and not isinstance(step, str):
             yield from self._of_each(value, number, budget)
         elif isinstance(value, dict):
@@ -226,11 +225,6 @@ class Test:
         else:
             is_listed = isinstance(value, str) and value in self._forms(number).listed
             yield _ABSENT if is_listed else _OTHER_FORM
-
-    def _may_be_an_element(self, value: list[Any], number: int) -> bool:
-        """Whether a list may stand for a list of itself, and is compared with lists."""
-        is_compared = number + 1 == len(self.steps) and self._lists_compared
-        return is_compared and not any(isinstance(each, list) for each in value)
 
     def _in_map(self, value: dict[str, Any], number: int, budget: Budget) -> list[Any]:
         """`_OTHER_FORM` if an object may be a map of objects that have the named field."""

@@ -42,7 +42,7 @@ from toolpool.dispatcher.policy.verdict_types import (
 from toolpool.dispatcher.turn_options import TurnOptions
 
 _LONGEST_REASON = 1_000
-_HEADER_BYTES = 1 << 14
+_HEADER_BYTES = 1 << 12
 
 HOOK = "before_call"
 DECLARED = "the tool's declaration"
@@ -225,8 +225,10 @@ class Policy:
 
     def _is_too_large(self, call: ToolCall, options: TurnOptions) -> bool:
         """Whether no message can carry the arguments."""
+        settings = self._settings
         size = len(encoding.encode(call.arguments)) + options.context_bytes
-        return size + _HEADER_BYTES > self._settings.max_message_bytes
+        most = max(settings.max_message_bytes - _HEADER_BYTES, settings.max_argument_bytes)
+        return size > most
 
     def _judge(
         self, call: ToolCall, offer: Offer, options: TurnOptions, verdict: Verdict | None
@@ -236,6 +238,9 @@ class Policy:
         is_rewritten = isinstance(verdict, Rewrite)
         if isinstance(verdict, Rewrite):
             rewritten = self._rewritten(call, offer, verdict)
+            if rewritten is not None and self._is_too_large(rewritten, options):
+                self._tell_failure(call, HOOK, "its arguments and their defaults are too large")
+                rewritten = None
             if rewritten is None:
                 return self._failed(call, HOOK)
             call = rewritten

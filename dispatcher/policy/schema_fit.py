@@ -70,6 +70,8 @@ class ToolSchema:
             if isinstance(step, int) and any(part.get("uniqueItems") is True for part in parts):
                 where = shown_path(test.steps[:number])
                 raise Useless(f"{where} is a set, which has no order: give {where}[*]")
+            if step is None and number + 1 == len(test.steps) and test.compares_lists:
+                _require_no_nesting(test, parts, shown_path(test.steps[:number]))
             forms.append(self._forms(parts, step))
             parts = self._parts(below)
         compared = self._with_elements(parts)
@@ -224,6 +226,12 @@ def _require_comparable(test: Test, parts: Sequence[Node], compared: Sequence[No
             )
     if condition.missing and any(part.get("default") is not None for part in parts):
         raise Useless(f"{where} is never missing: its schema gives it a default")
+
+
+def _require_no_nesting(test: Test, parts: Sequence[Node], where: str) -> None:
+    """Raises `Useless` if a list that is compared with lists may itself be an element."""
+    if any(isinstance(constant, list) for constant in test.constants) and _may_be_nested(parts):
+        raise Useless(f"{where} may be one list or a list of lists: give {where} to compare both")
 
 
 def _may_be_nested(parts: Sequence[Node]) -> bool:

@@ -6,6 +6,8 @@ Anybody who reaches the broker can write there, and Celery on Redis duplicates a
 import asyncio
 import base64
 import json
+import os
+import signal
 import sys
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -29,6 +31,7 @@ from toolpool.contract.spec import RunIn
 from toolpool.dispatcher.transports import celery_message
 from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.local import LocalFleet
+from toolpool.workers.celery.message_guard import MessageValidator
 
 LOOP = RedisKeys().queue("default", RunIn.LOOP)
 MEGABYTES_50 = 50_000_000
@@ -428,7 +431,7 @@ async def test_a_message_from_before_its_record_runs_nothing(
 async def test_a_message_that_a_busy_worker_holds_survives_its_broker_connection(
     tmp_path: Path,
 ) -> None:
-    """The worker holds it in its memory alone, and does not send it back."""
+    """The server has no copy of it."""
     gate, trace = tmp_path / "gate", tmp_path / "trace"
     with fleets.running("tests.fleets.road", slots_loop=1) as fleet:
         assert fleet.settings.redis_url is not None
@@ -447,10 +450,39 @@ async def test_a_message_that_a_busy_worker_holds_survives_its_broker_connection
                 for number in before:
                     client.client_kill_filter(_id=number)
                 await eventually(lambda: _taking(client) - before, "the worker is back", 20.0)
-                assert not client.llen(LOOP)
                 gate.touch()
                 assert all(turn.ok for turn in await asyncio.gather(*calls))
                 assert trace.read_text().count("start") == 2
+
+
+@pytest.mark.long
+async def test_a_worker_that_stops_puts_back_what_it_holds(tmp_path: Path) -> None:
+    gate, trace = tmp_path / "gate", tmp_path / "trace"
+    with fleets.running("tests.fleets.road", slots_loop=1, drain_timeout=0.5) as fleet:
+        assert fleet.settings.redis_url is not None
+        with redis.Redis.from_url(fleet.settings.redis_url) as client:
+            async with fleets.connected(fleet) as dispatcher:
+                calls = [
+                    asyncio.create_task(
+                        dispatcher.dispatch(call("hold", str(n), gate=str(gate), trace=str(trace)))
+                    )
+                    for n in range(2)
+                ]
+                await eventually(trace.exists, "the first call runs")
+                await eventually(lambda: not client.llen(LOOP), "the second message is held")
+                for pid in fleet.worker_pids:
+                    os.kill(pid, signal.SIGTERM)
+                await eventually(lambda: _put_back(client), "it is put back", 20.0)
+                for element in client.lrange(LOOP, 0, -1):
+                    MessageValidator(1 << 20).check_element(element)
+                for task in calls:
+                    task.cancel()
+                await asyncio.gather(*calls, return_exceptions=True)
+
+
+def _put_back(client: "redis.Redis") -> bool:
+    """Whether a message on the queue was delivered before; dispatchers send new ones."""
+    return any(b'"redelivered": true' in element for element in client.lrange(LOOP, 0, -1))
 
 
 def _taking(client: "redis.Redis") -> set[str]:

@@ -17,7 +17,7 @@ from celery.worker.consumer import Consumer
 from kombu.transport import redis as kombu_redis
 from kombu.transport.virtual import QoS as VirtualQoS
 from redis import Redis
-from redis.exceptions import DataError, RedisError, ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from toolpool.contract import logs
 from toolpool.contract.errors import MessageRejected
@@ -88,17 +88,28 @@ def _is_batch(message: Any) -> bool:
 class _Window(VirtualQoS):
     """The messages that this worker holds and has not acknowledged, in its memory alone.
 
-    kombu's own class also stores each on the server, to put it back on its queue after an hour.
-    Dispatchers recover the calls of a lost message by the ledger, within seconds.
+    kombu's own class also stores each on the server, to deliver it again after an hour if the
+    worker dies. Dispatchers recover the calls of a lost message by the ledger, within seconds.
     """
 
-    restore_at_shutdown = False
+    def restore_unacked(self) -> None:
+        """Put the messages back on their queues, so that the oldest is taken first.
+
+        If the server does not take them, the ledger recovers them; kombu would write what they
+        contain to a file.
+        """
+        untyped: Any = self
+        untyped._flush()
+        with suppress(Exception):
+            while untyped._delivered:
+                untyped.channel._restore(untyped._delivered.popitem()[1])
+        untyped._delivered.clear()
 
 
 class _Guarded:
     """A Redis channel that skips list elements that kombu cannot decode.
 
-    Such an element was already removed from its list, and is not stored anywhere else yet.
+    Such an element was already removed from its list, and is not stored anywhere else.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -116,13 +127,19 @@ class _Guarded:
             if isinstance(error, ResponseError) and is_junk(error):
                 self._remove_junk()
                 raise Empty from None
-            if not isinstance(error, DataError):  # a delivery tag that Redis cannot store
-                raise
-            reason = _reason(error)
+            raise
         except Exception as error:  # noqa: BLE001 - bytes from an unknown writer
             reason = _reason(error)
         self.connection.client.reject(reason)  # type: ignore[attr-defined]
         raise Empty
+
+    def _restore(self, message: Any, leftmost: bool = False) -> None:
+        """Put a message back as it was; kombu's own has another form without its copies."""
+        info = message.delivery_info
+        with self.conn_or_acquire() as client:  # type: ignore[attr-defined]
+            self._do_restore_message(  # type: ignore[attr-defined]
+                message._raw, info["exchange"], info["routing_key"], client, leftmost
+            )
 
     def _remove_junk(self) -> None:
         with self.conn_or_acquire() as client:  # type: ignore[attr-defined]

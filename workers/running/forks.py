@@ -4,14 +4,11 @@
 start as usual: `subprocess` does not fork Python.
 """
 
-import asyncio
 import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
-from types import CodeType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 STRAYED = 70
 """The exit code of a fork that was ended."""
@@ -21,7 +18,6 @@ _SAID = (
     "multiprocessing with the 'spawn' method"
 )
 _worker = 0
-_may_fork: set[CodeType] = {subprocess.Popen._execute_child.__code__}  # type: ignore[attr-defined]
 
 
 def refuse() -> None:
@@ -33,20 +29,6 @@ def refuse() -> None:
     for name in ("fork", "forkpty"):
         if hasattr(os, name):
             setattr(os, name, _refused)
-
-
-def allow_programs(loop: asyncio.AbstractEventLoop) -> None:
-    """Let an event loop start programs: uvloop forks Python for each, asyncio's does not."""
-    for name in ("subprocess_exec", "subprocess_shell"):
-        setattr(loop, name, _starting(getattr(loop, name)))
-
-
-def _starting(start: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
-    async def start_program(*arguments: Any, **options: Any) -> Any:
-        return await start(*arguments, **options)
-
-    _may_fork.add(start_program.__code__)
-    return start_program
 
 
 def end_stray() -> None:
@@ -69,7 +51,7 @@ def _refused() -> NoReturn:
 def _end_fork() -> None:
     """Runs first in a fork, from the frame that forked.
 
-    What starts a program may fork Python before: `subprocess` with a `preexec_fn`, and uvloop.
+    `subprocess` with a `preexec_fn` also forks Python, but briefly.
     """
-    if sys._getframe(1).f_code not in _may_fork:
+    if sys._getframe(1).f_code is not subprocess.Popen._execute_child.__code__:  # type: ignore[attr-defined]
         end_stray()

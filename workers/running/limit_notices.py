@@ -84,6 +84,7 @@ class LimitNotices:
                 except ServerError as error:
                     log.warning("rate_places_not_reported notes=%d: retrying", len(self._notes))
                     if not isinstance(error, ServerUnavailable):
+                        self._notes.rotate(-len(notes))  # other notices may be accepted
                         await asyncio.sleep(_REJECTED_PAUSE_SECONDS)
                     continue
                 except Exception:

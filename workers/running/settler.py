@@ -83,6 +83,7 @@ class Settler:
         self._retrying: asyncio.Task[None] | None = None
         self._gathering: asyncio.TimerHandle | None = None
         self._background = BackgroundTasks()
+        self._again = BackgroundTasks()
 
     def settle(
         self, batch: Batch, call: CallMessage, outcome: Outcome, *, busy: bool = False
@@ -216,12 +217,12 @@ class Settler:
             too_often=self._encode(call.key, too_often),
             entered=entered,
         )
-        self._background.start(self._send_release(release))
+        self._background.start(self._send_release(release, time.monotonic() + self._keep))
 
     async def flush(self) -> None:
         """Return when everything submitted so far has been sent.
 
-        Outcomes that the server rejects are waited for during ten seconds.
+        Outcomes and releases that the server rejects are waited for during ten seconds.
         """
         while self._outcomes or self._sending is not None or self._background.running:
             self._send_now()
@@ -231,21 +232,23 @@ class Settler:
             }
             if waits:
                 await asyncio.wait(waits)
-        if self._retrying is not None:
-            await asyncio.wait({self._retrying}, timeout=_REJECTED_FLUSH_SECONDS)
+        retrying = {*self._again.running, *([self._retrying] if self._retrying else [])}
+        if retrying:
+            await asyncio.wait(retrying, timeout=_REJECTED_FLUSH_SECONDS)
 
-    async def _send_release(self, release: Release) -> None:
-        give_up_at = time.monotonic() + self._keep
-        while True:
-            try:
-                await self._ledger.release([release], worker=self._worker, give_up_at=give_up_at)
-                return
-            except Exception as error:  # noqa: BLE001 - dispatchers also see the lease expire
-                is_over = time.monotonic() + _RELEASE_PAUSE_SECONDS > give_up_at
-                if is_over or not isinstance(error, CommandRejected):
-                    log.error("release_failed: %s", error)
-                    return
-            await asyncio.sleep(_RELEASE_PAUSE_SECONDS)
+    async def _send_release(self, release: Release, give_up_at: float) -> None:
+        try:
+            await self._ledger.release([release], worker=self._worker, give_up_at=give_up_at)
+        except Exception as error:  # noqa: BLE001 - dispatchers also see the lease expire
+            log.error("release_failed: %s", error)
+            if isinstance(error, CommandRejected):
+                self._again.start(self._release_again(release, give_up_at))
+
+    async def _release_again(self, release: Release, give_up_at: float) -> None:
+        """Give a call back once more: the server may reject commands only for a while."""
+        await asyncio.sleep(_RELEASE_PAUSE_SECONDS)
+        if time.monotonic() < give_up_at:
+            await self._send_release(release, give_up_at)
 
     def _send_now(self) -> None:
         if self._gathering is not None:

@@ -116,10 +116,7 @@ def is_waiting(frame: FrameType | None) -> bool:
     """
     if frame is not None and frame.f_code.co_name == "select":
         frame = frame.f_back
-    if frame is None or frame.f_code is _TURN_OF_A_LOOP:
-        return frame is not None
-    # uvloop has no frame of its own: above the thread's function there is nothing.
-    return frame.f_back is not None and frame.f_back.f_code is threading.Thread.run.__code__
+    return frame is not None and frame.f_code is _TURN_OF_A_LOOP
 
 
 def running_call(frame: FrameType | None) -> ClaimedCall | None:

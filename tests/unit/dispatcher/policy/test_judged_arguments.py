@@ -123,6 +123,7 @@ async def sign_in(
     token: SecretStr = TOKEN,
     home: UrlPath | str = HOME,
     seconds: float = 10,
+    folder: UrlPath = ".",  # type: ignore[assignment]
 ) -> str:
     """Sign in."""
     RAN.append((token.get_secret_value(), home, seconds))
@@ -341,6 +342,9 @@ async def test_a_default_that_json_cannot_show_stays_what_it_is(tmp_path: Path) 
     assert (await hooked(Hooks(before_call=lambda _: None), "sign_in", user="ann")).ok
     assert all(ran == ("the real one", HOME, 10) for ran in RAN)
     assert len(RAN) == 2
+    folder = 'argument = "folder"\nequals = "."'
+    assert (await ruled(tmp_path, folder, "sign_in", user="ann")).code is Code.DENIED
+    assert (await ruled(tmp_path, folder, "sign_in", user="ann", folder="x")).ok
     about_it = rule.replace('"user"', '"token"')
     assert (await ruled(tmp_path, about_it, "sign_in", user="ann")).code is Code.DENIED
 
@@ -353,6 +357,10 @@ async def test_arguments_that_are_too_large_with_their_defaults_are_denied_at_on
     denied = await ruled(tmp_path, rule, "print_lines", lines=lines)
     assert (denied.code, denied.executed) == (Code.DENIED, Executed.NO)
     assert (await ruled(tmp_path, rule, "print_lines", lines=lines[:1_000])).ok
+    written = await hooked(
+        Hooks(before_call=lambda _: Rewrite({"lines": lines})), "print_lines", lines=[]
+    )
+    assert written.code is Code.DENIED
 
 
 async def test_a_rule_does_not_compare_addresses_that_their_type_completes(tmp_path: Path) -> None:

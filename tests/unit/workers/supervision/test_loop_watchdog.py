@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-import uvloop
 
 from tests.waiting import wait_until
 from toolpool.contract.settings import Settings
@@ -32,13 +31,9 @@ class Pager(WorkerObserver):
 
 
 @contextmanager
-def loop_in_a_thread(
-    loop: asyncio.AbstractEventLoop,
-) -> Iterator[tuple[asyncio.AbstractEventLoop, threading.Thread]]:
-    def turn() -> None:
-        loop.run_forever()
-
-    thread = threading.Thread(target=turn)
+def loop_in_a_thread() -> Iterator[tuple[asyncio.AbstractEventLoop, threading.Thread]]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
         yield loop, thread
@@ -69,24 +64,15 @@ def watching(thread: threading.Thread, pager: Pager) -> Iterator[Callable[[], in
         observers.close()
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop])
-def loop(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoop:
-    """A loop of each kind that a worker may have."""
-    made: asyncio.AbstractEventLoop = request.param()
-    return made
-
-
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_watchdog, "_CHECK_SECONDS", 0.001)
 
 
-def test_a_loop_that_is_late_and_waits_for_events_is_not_blocked(
-    loop: asyncio.AbstractEventLoop,
-) -> None:
+def test_a_loop_that_is_late_and_waits_for_events_is_not_blocked() -> None:
     """As where the machine is busy, or has stood still: nobody is to be woken."""
     pager = Pager()
-    with loop_in_a_thread(loop) as (_, thread):
+    with loop_in_a_thread() as (_, thread):
         wait_until(lambda: is_waiting(sys._current_frames()[thread.ident or 0]), "it waits")
         with watching(thread, pager) as looks:
             wait_until(lambda: looks() > 20, "it has looked")
@@ -114,13 +100,11 @@ def select_from(end: socket.socket, _: int) -> None:
     ids=["code", "a selector of its own", "built in"],
 )
 def test_a_blocked_loop_is_reported_once_with_its_stack(
-    loop: asyncio.AbstractEventLoop, block: Callable[..., object], shown: str
+    block: Callable[..., object], shown: str
 ) -> None:
-    if isinstance(loop, uvloop.Loop) and block is socket.socket.recv:
-        pytest.skip("uvloop calls it without any frame; the supervisor ends such a worker")
     pager = Pager()
     here, there = socket.socketpair()
-    with here, there, loop_in_a_thread(loop) as (_, thread):
+    with here, there, loop_in_a_thread() as (loop, thread):
         loop.call_soon_threadsafe(block, there, 1)
         with watching(thread, pager) as looks:
             wait_until(lambda: pager.told, "it is told")
