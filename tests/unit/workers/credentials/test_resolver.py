@@ -34,6 +34,8 @@ async def test_a_request_that_was_given_up_in_the_queue_is_not_made(
         request.cancel()
     await asyncio.gather(*given_up, return_exceptions=True)
     last = asyncio.ensure_future(resolver.ask(tenant="t", user=None, name="last"))
+    loop = resolver._started()
+    await eventually(lambda: len(asyncio.all_tasks(loop)) == 2, "its loop has cancelled them")
     gate.set()
     assert ((await first).value, (await last).value) == ("first", "last")
     assert asked == ["first", "last"]
