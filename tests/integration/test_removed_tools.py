@@ -53,7 +53,7 @@ def released(folder: Path, redis_url: str, *names: str) -> "Iterator[subprocess.
 async def test_a_tool_that_a_release_removed_is_unknown_at_once(
     tmp_path: Path, redis_url: str
 ) -> None:
-    settings = Settings(redis_url=redis_url, unserved_timeout=1.0)
+    settings = Settings(redis_url=redis_url, unserved_timeout=1.0, catalog_timeout=30.0)
     with (
         released(tmp_path, redis_url, "stays", "goes") as old,
         released(tmp_path, redis_url, "stays"),
