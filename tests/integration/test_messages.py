@@ -5,6 +5,7 @@ Anybody who reaches the broker can write there, and Celery on Redis duplicates a
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ import sys
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import redis
@@ -427,57 +428,61 @@ async def test_a_message_from_before_its_record_runs_nothing(
 # --- sound, and held
 
 
+class Held(NamedTuple):
+    """A worker with one slot that runs a call, and holds the message of another."""
+
+    fleet: LocalFleet
+    client: "redis.Redis"
+    turns: list[asyncio.Task[Any]]
+    gate: Path
+    trace: Path
+
+
+@contextlib.asynccontextmanager
+async def a_held_message(tmp_path: Path, **settings: Any) -> AsyncIterator[Held]:
+    gate, trace = tmp_path / "gate", tmp_path / "trace"
+    with fleets.running("tests.fleets.road", slots_loop=1, **settings) as fleet:
+        assert fleet.settings.redis_url is not None
+        with redis.Redis.from_url(fleet.settings.redis_url) as client:
+            async with fleets.connected(fleet) as dispatcher:
+                turns = [
+                    asyncio.create_task(
+                        dispatcher.dispatch(call("hold", str(n), gate=str(gate), trace=str(trace)))
+                    )
+                    for n in range(2)
+                ]
+                await eventually(trace.exists, "the first call runs")
+                await eventually(lambda: not client.llen(LOOP), "the second message is held")
+                yield Held(fleet, client, turns, gate, trace)
+
+
 @pytest.mark.long
 async def test_a_message_that_a_busy_worker_holds_survives_its_broker_connection(
     tmp_path: Path,
 ) -> None:
     """The server has no copy of it."""
-    gate, trace = tmp_path / "gate", tmp_path / "trace"
-    with fleets.running("tests.fleets.road", slots_loop=1) as fleet:
-        assert fleet.settings.redis_url is not None
-        with redis.Redis.from_url(fleet.settings.redis_url) as client:
-            async with fleets.connected(fleet) as dispatcher:
-                before = _taking(client)
-                calls = [
-                    asyncio.create_task(
-                        dispatcher.dispatch(call("hold", str(n), gate=str(gate), trace=str(trace)))
-                    )
-                    for n in range(2)
-                ]
-                await eventually(trace.exists, "the first call runs")
-                await eventually(lambda: not client.llen(LOOP), "the second message is held")
-                assert not list(client.scan_iter("*unacked*"))
-                for number in before:
-                    client.client_kill_filter(_id=number)
-                await eventually(lambda: _taking(client) - before, "the worker is back", 20.0)
-                gate.touch()
-                assert all(turn.ok for turn in await asyncio.gather(*calls))
-                assert trace.read_text().count("start") == 2
+    async with a_held_message(tmp_path) as held:
+        before = _taking(held.client)
+        assert not list(held.client.scan_iter("*unacked*"))
+        for number in before:
+            held.client.client_kill_filter(_id=number)
+        await eventually(lambda: _taking(held.client) - before, "the worker is back", 20.0)
+        held.gate.touch()
+        assert all(turn.ok for turn in await asyncio.gather(*held.turns))
+        assert held.trace.read_text().count("start") == 2
 
 
 @pytest.mark.long
 async def test_a_worker_that_stops_puts_back_what_it_holds(tmp_path: Path) -> None:
-    gate, trace = tmp_path / "gate", tmp_path / "trace"
-    with fleets.running("tests.fleets.road", slots_loop=1, drain_timeout=0.5) as fleet:
-        assert fleet.settings.redis_url is not None
-        with redis.Redis.from_url(fleet.settings.redis_url) as client:
-            async with fleets.connected(fleet) as dispatcher:
-                calls = [
-                    asyncio.create_task(
-                        dispatcher.dispatch(call("hold", str(n), gate=str(gate), trace=str(trace)))
-                    )
-                    for n in range(2)
-                ]
-                await eventually(trace.exists, "the first call runs")
-                await eventually(lambda: not client.llen(LOOP), "the second message is held")
-                for pid in fleet.worker_pids:
-                    os.kill(pid, signal.SIGTERM)
-                await eventually(lambda: _put_back(client), "it is put back", 20.0)
-                for element in client.lrange(LOOP, 0, -1):
-                    MessageValidator(1 << 20).check_element(element)
-                for task in calls:
-                    task.cancel()
-                await asyncio.gather(*calls, return_exceptions=True)
+    async with a_held_message(tmp_path, drain_timeout=0.5) as held:
+        for pid in held.fleet.worker_pids:
+            os.kill(pid, signal.SIGTERM)
+        await eventually(lambda: _put_back(held.client), "it is put back", 20.0)
+        for element in held.client.lrange(LOOP, 0, -1):
+            MessageValidator(1 << 20).check_element(element)
+        for turn in held.turns:
+            turn.cancel()
+        await asyncio.gather(*held.turns, return_exceptions=True)
 
 
 def _put_back(client: "redis.Redis") -> bool:
