@@ -17,7 +17,7 @@ from toolpool.dispatcher.admission import task_tools
 from toolpool.dispatcher.admission.validate import Accepted
 from toolpool.dispatcher.approval_waits import ApprovalWaits
 from toolpool.dispatcher.background import Background
-from toolpool.dispatcher.calls import pending_factory
+from toolpool.dispatcher.calls import call_identity, pending_factory
 from toolpool.dispatcher.calls.countdown_latch import CountdownLatch, Waiter
 from toolpool.dispatcher.calls.in_flight import InFlightCalls
 from toolpool.dispatcher.calls.pending import PendingCall, Stage
@@ -187,8 +187,8 @@ class OrderedTurns:
             return ""
         call, offer = turn.accepted[index]
         is_own = offer.spec.secrets is not msgspec.UNSET
-        user = pending_factory.user_of(options) if is_own else None
-        return pending_factory.key_of(call, options, self._settings.tenant, user)
+        user = call_identity.user_of(options) if is_own else None
+        return call_identity.key_of(call, options, self._settings.tenant, user)
 
     def close(self) -> None:
         """Send no call that waits for others of its turn, or for a policy.

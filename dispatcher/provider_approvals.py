@@ -31,7 +31,7 @@ from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher import outcomes
 from toolpool.dispatcher.admission.availability import Availability
-from toolpool.dispatcher.calls import pending_factory
+from toolpool.dispatcher.calls import call_identity
 from toolpool.dispatcher.calls.reporting import UnsentCall
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.classifier import rejected
@@ -190,7 +190,7 @@ class ProviderApprovals:
         """
         if is_unique(call.id):
             call = msgspec.structs.replace(call, has_own_key=True)
-        return pending_factory.key_of(call, options, self._settings.tenant)
+        return call_identity.key_of(call, options, self._settings.tenant)
 
     async def _has_record(self, call: ToolCall, options: TurnOptions) -> bool:
         """Whether the answer to a request, if there was one, is known; False if in doubt."""

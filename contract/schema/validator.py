@@ -86,7 +86,9 @@ class SchemaValidator:
         """
         most = self._large_integers
         is_slow = most is not None and has_more_large_integers_than(most, arguments)
-        if is_slow or not self._takes_few_steps(arguments, _STEPS_TO_DECIDE):
+        if is_slow or (
+            self._cost is not None and not self._takes_few_steps(arguments, _STEPS_TO_DECIDE)
+        ):
             return (Problem((), "tooDeep", received=json_type(arguments)),)
         if self._validator.is_valid(arguments):
             return ()

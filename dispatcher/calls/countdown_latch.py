@@ -64,6 +64,7 @@ class CountdownLatch:
         Cancelling it does not affect the calls.
         """
         self._open = asyncio.get_running_loop().create_future()
-        if not self.left or self.was_interrupted():
+        if not self.left or self._is_interrupted:
+            self._is_interrupted = False
             self._open.set_result(None)
         return self._open

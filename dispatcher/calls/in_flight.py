@@ -8,10 +8,12 @@ from typing import Any, Protocol
 import msgspec
 from typing_extensions import override
 
+from toolpool.contract import logs
 from toolpool.contract.approval_messages import ApprovalRequest
 from toolpool.contract.background_tasks import BackgroundTasks
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import BackgroundCall, Question
+from toolpool.contract.errors import ServerError
 from toolpool.contract.kill_switches import KillSwitches
 from toolpool.contract.outcome import Code, Executed, Outcome, failure, may_still_run
 from toolpool.contract.rates import Limit
@@ -21,7 +23,7 @@ from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.admission.availability import Availability
 from toolpool.dispatcher.admission.breaker import Breaker
 from toolpool.dispatcher.admission.catalog import Catalog
-from toolpool.dispatcher.calls import pending_factory
+from toolpool.dispatcher.calls import call_identity, pending_factory
 from toolpool.dispatcher.calls.deadlines import Deadlines
 from toolpool.dispatcher.calls.ended_calls import EndedCalls
 from toolpool.dispatcher.calls.fleet_circuits import FleetCircuits
@@ -42,6 +44,8 @@ from toolpool.dispatcher.calls.server_monitor import ServerMonitor
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.calls.shared_run import equality_of
 from toolpool.dispatcher.turn_options import TurnOptions
+
+log = logs.logger("in_flight")
 
 _RECORDS_SECONDS = 1.0
 """How long a resumed turn waits for another dispatcher that may be sending its next calls."""
@@ -285,11 +289,16 @@ class InFlightCalls(Calls):
     async def were_dispatched(
         self, calls: Sequence[ToolCall], turn: TurnOptions
     ) -> Sequence[bool | None]:
-        """Whether each call was dispatched before; None if unknown.
-
-        See `pending_factory.were_dispatched`.
-        """
-        return await pending_factory.were_dispatched(self._transport, calls, turn, self._settings)
+        """Whether each call was dispatched in this turn before; None if unknown."""
+        tenant, users = self._settings.tenant, (None, call_identity.user_of(turn))
+        keys = [call_identity.key_of(call, turn, tenant, user) for call in calls for user in users]
+        try:
+            states = await self._transport.states(keys)
+        except ServerError as error:
+            log.warning("records_not_looked_up: %s", error)
+            return [None for _ in calls]
+        found = [state is not None for state in states]
+        return [one or other for one, other in zip(found[::2], found[1::2], strict=True)]
 
     async def reject(
         self, rejected: Sequence[tuple[ToolCall, ToolResult]], turn: TurnOptions
@@ -298,11 +307,11 @@ class InFlightCalls(Calls):
 
         No dispatcher can send the calls afterwards; all dispatchers answer them with this result.
         """
-        user = pending_factory.user_of(turn)
+        user = call_identity.user_of(turn)
         users = [None] if user is None else [None, user]
         records = [
             (
-                pending_factory.key_of(call, turn, self._settings.tenant, user),
+                call_identity.key_of(call, turn, self._settings.tenant, user),
                 failure(result.code or Code.INTERNAL, result.error or "", Executed.NO),
             )
             for call, result in rejected
@@ -333,8 +342,8 @@ class InFlightCalls(Calls):
     ) -> tuple[PendingCall, bool]:
         """Return the open call, with its deadlines enforced, and whether it is new."""
         is_own = spec.secrets is not msgspec.UNSET
-        user = pending_factory.user_of(turn) if is_own else None
-        key = pending_factory.key_of(call, turn, self._settings.tenant, user)
+        user = call_identity.user_of(turn) if is_own else None
+        key = call_identity.key_of(call, turn, self._settings.tenant, user)
         known = self._open.get(key)
         if known is not None:
             return known, False

@@ -2,81 +2,24 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
-from toolpool.contract import encoding, logs
+from toolpool.contract import encoding
 from toolpool.contract.approval_messages import ApprovalRequest
 from toolpool.contract.call import ToolCall
-from toolpool.contract.credentials import USER
 from toolpool.contract.envelope import BackgroundCall, CallMessage
-from toolpool.contract.errors import ServerError
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.contract.redis_keys import retry_key, retry_of, root_of
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.calls.call_identity import idempotency_of
 from toolpool.dispatcher.calls.pending import PendingCall
-from toolpool.dispatcher.formats.call_blocks import NO_APPROVER
-from toolpool.dispatcher.formats.call_ids import is_unique
-from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.turn_options import TurnOptions
-
-log = logs.logger("pending_factory")
 
 ANSWER_MARGIN_SECONDS = 1.0
 """Time between the end of the tool's timeout and the call's deadline, for the reply to arrive."""
-
-
-def user_of(turn: TurnOptions) -> Any:
-    """The id of the user in the context of a turn; None if it has none."""
-    return None if turn.context is None else turn.context.get(USER)
-
-
-def key_of(call: ToolCall, turn: TurnOptions, tenant: str, user: Any = None) -> str:
-    """The same key for the same call of the same turn of the same session; without a turn or
-    session, a random key.
-    """
-    if turn.session is None or turn.id is None:
-        return new_nonce()
-    where = [turn.id, call.index] if not call.has_own_key else []
-    sent = call.text or (call.arguments if call.as_asked is None else call.as_asked)
-    whose = [] if user is None else ["user", user]
-    # A provider's request is another call than one of its tool with the same id.
-    of_provider = ["provider"] if call.flaw is NO_APPROVER else []
-    try:
-        return encoding.stored_digest(
-            [tenant, turn.session, *where, call.id, call.name, sent, *whose, *of_provider]
-        )
-    except TypeError:  # a host may have mixed text keys with others
-        return new_nonce()
-
-
-def _idempotency_of(call: ToolCall, turn: TurnOptions, tenant: str) -> str:
-    """What the idempotency key of a call with a unique id is derived from; empty for others.
-
-    The turn is not included, since `resume` may not know it.
-    """
-    if call.has_own_key or not is_unique(call.id) or turn.session is None or turn.id is None:
-        return ""
-    call = msgspec.structs.replace(call, has_own_key=True)
-    return key_of(call, turn, tenant, user_of(turn))
-
-
-async def were_dispatched(
-    transport: Transport, calls: Sequence[ToolCall], turn: TurnOptions, settings: Settings
-) -> Sequence[bool | None]:
-    """Whether each call was dispatched in this turn before; None if unknown."""
-    users = (None, user_of(turn))
-    keys = [key_of(call, turn, settings.tenant, user) for call in calls for user in users]
-    try:
-        states = await transport.states(keys)
-    except ServerError as error:
-        log.warning("records_not_looked_up: %s", error)
-        return [None for _ in calls]
-    found = [state is not None for state in states]
-    return [one or other for one, other in zip(found[::2], found[1::2], strict=True)]
 
 
 def accepted(
@@ -107,7 +50,7 @@ def accepted(
         rerunnable=rerunnable,
         retries=spec.retries if rerunnable else 0,
         verdict=call.verdict,
-        idempotency=_idempotency_of(call, turn, settings.tenant) if spec.injected else "",
+        idempotency=idempotency_of(call, turn, settings.tenant) if spec.injected else "",
     )
     return PendingCall(
         root=key,

@@ -50,8 +50,6 @@ _LOOK_SECONDS = 0.5
 """The interval between searches of a group for calls that cannot start in time."""
 _AGAIN_SECONDS = 1.0
 """The least `retryAfter` of a call that is refused at a concurrency limit, in seconds."""
-_TOO_LATE_SECONDS = 0.1
-"""A call with less of its queue wait left is not sent: no worker could start it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -95,7 +93,6 @@ class RateGate:
         self._server_time = services.transport.server_time
         self._tenant = services.settings.tenant
         self._refuses = services.settings.rate_limit_action == "refuse"
-        self._too_late = min(_TOO_LATE_SECONDS, services.settings.queue_timeout / 4)
         self._limits = RateLimits(services.settings)
         self._calls = calls
         self._pump = pump
@@ -369,7 +366,7 @@ class RateGate:
 
     def _is_late(self, group: _Group, soonest: float, pending: PendingCall) -> bool:
         is_rate = group.full is not None and group.full.rate.unit != AT_ONCE
-        return (self._refuses and is_rate) or soonest > pending.start_by - self._too_late
+        return (self._refuses and is_rate) or soonest > pending.start_by - self._pump.too_late
 
     def _refuse(self, group: _Group, pending: PendingCall, soonest: float) -> None:
         limited, full = pending.limited, group.full

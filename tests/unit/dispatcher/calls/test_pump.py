@@ -118,7 +118,7 @@ async def test_a_message_is_no_larger_than_its_bytes_allow(
     bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The arguments' bytes count; one call that is larger than that goes alone."""
-    monkeypatch.setattr("toolpool.dispatcher.calls.queue_pump._BATCH_BYTES", 100)
+    monkeypatch.setattr("toolpool.dispatcher.calls.pump._BATCH_BYTES", 100)
     made = bench()
     made.pump.set_workers({LOOP: [1000]})
     await made.gather("a-0", "b-0", "c-0", size=40)
@@ -386,7 +386,7 @@ async def test_nothing_is_left_of_calls_that_are_answered(bench: Callable[..., B
                 made.pump.queue_of(call).started(call)
                 made.resolve(call, Outcome(ok=True))
         await turns(20)
-    (queue,) = made.pump._shared.queues.values()
+    (queue,) = made.pump._queues.values()
     assert (made.pump.waiting, queue._unstarted, queue._in_flight) == (0, 0, 0)
     assert (queue._flows, list(queue._ring)) == ({}, [])
     assert sorted(made.sent) == sorted(call.key for call in calls)
@@ -447,12 +447,12 @@ async def test_a_call_changes_its_queue_with_its_count(bench: Callable[..., Benc
     (call,) = made.submit("a-0")
     await turns()
     made.pump.reroute(call, "elsewhere")
-    known, other = made.pump._shared.queues[LOOP], made.pump.queue_of(call)
+    known, other = made.pump._queues[LOOP], made.pump.queue_of(call)
     assert (known._unstarted, known._in_flight, known._flows) == (0, 0, {})
     assert (other._unstarted, other._in_flight) == (1, 1)
     made.resolve(call, Outcome(ok=True))
     assert (other._unstarted, other._in_flight, other._flows) == (0, 0, {})
-    assert made.pump._shared.sessions == {}
+    assert made.pump.sessions == {}
 
 
 async def test_a_retry_that_was_not_sent_is_not_counted_as_sent(
@@ -467,7 +467,7 @@ async def test_a_retry_that_was_not_sent_is_not_counted_as_sent(
     await turns()
     made.pump.queue_of(waiting).published_again(waiting)
     assert waiting.stage is Stage.WAITING
-    (queue,) = made.pump._shared.queues.values()
+    (queue,) = made.pump._queues.values()
     assert (queue._unstarted, queue._in_flight) == (1, 1)
 
 
@@ -482,7 +482,7 @@ async def test_a_call_is_taken_back_once_from_wherever_it_was(
     getattr(made.pump.queue_of(call), hurt)(call)
     made.pump.take_back(call)
     assert call.stage is Stage.NEW
-    (queue,) = made.pump._shared.queues.values()
+    (queue,) = made.pump._queues.values()
     assert (queue._unstarted, queue._in_flight, queue._flows) == (0, 0, {})
     made.resolve(call, Outcome(ok=True))
     assert (queue._unstarted, queue._in_flight, queue._flows) == (0, 0, {})

@@ -177,7 +177,7 @@ async def test_waiting_for_a_person_counts_as_waiting() -> None:
         assert len(await dispatcher.approvals.waiting()) == 10
         assert await dispatcher.cancel("s") == 10
         pump = dispatcher._in_flight._pump
-        assert pump.waiting == 0 and pump._shared.sessions == {}
+        assert pump.waiting == 0 and pump.sessions == {}
 
 
 async def test_a_dispatcher_that_does_not_ask_waits_for_what_another_asked() -> None:

@@ -99,7 +99,7 @@ async def test_a_call_that_comes_back_from_its_rate_limit_takes_one_waiting_plac
         await eventually(waits_for_its_place, "it waits for its place again")
         assert traffic._pump.waiting == 1
         await dispatcher.task_cancel(second_one[0].handle or "", session="s")
-        assert traffic._pump.waiting == 0 and traffic._pump._shared.sessions == {}
+        assert traffic._pump.waiting == 0 and traffic._pump.sessions == {}
     assert RAN == [1]
 
 
