@@ -68,6 +68,8 @@ class Returns:
             if not self._pythonic.problems(data):
                 return ()
             found = tuple(problem for problem in found if problem.received != "boolean") or found
+        if not found:
+            return ()
         return tuple(
             # Hints are for models that can correct a value, and may quote the result.
             msgspec.structs.replace(

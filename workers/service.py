@@ -163,8 +163,7 @@ class WorkerService:
             loop_lag=self._loop_lag,
             observers=self._observers,
         )
-        self._executor.leased_at = lambda: self._presence.renewed_at
-        self._executor.is_confirmed = lambda: self._presence.is_confirmed
+        self._executor.lease = self._presence
         for part in (self._message_reader, self._admission, self._settler, self._limit_notices):
             part.server_time = self._presence.clock.time
         self._on_loop(self._follow(), _START_SECONDS)
@@ -422,7 +421,7 @@ class WorkerService:
             for left in left_behind(self._last_turn, self._executor.oldest) or ():
                 self._observers.notify("left_behind", left)
             forks.end_stray()
-            renewed_at = self._executor.leased_at()
+            renewed_at = self._executor.lease.renewed_at
             if epoch and self._presence.epoch != epoch:
                 self._executor.report_again()
             else:

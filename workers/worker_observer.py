@@ -162,6 +162,9 @@ class WorkerObserver(BaseObserver):
     def ended(self, call: RunFacts, ended: RunEnded) -> None:
         """A call was answered. `executed` tells whether its tool was entered."""
 
+    def failed(self, call: RunFacts, ended: RunEnded) -> None:
+        """A call was answered with a failure, just after `ended`."""
+
     def content(self, call: RunFacts, arguments: dict[str, Any], data: Any) -> None:
         """A tool's arguments and result, just before `ended`.
 
@@ -259,7 +262,9 @@ class WorkerObservers(ObserverDispatch):
             data = outcome.data
             data = encoding.decode(bytes(data)) if isinstance(data, msgspec.Raw) else data
             self.notify("content", facts or self._facts(call), call.arguments, data)
-        if self.listeners["ended"]:
+        is_failure = outcome.code is not None and self.listeners["failed"]
+        if self.listeners["ended"] or is_failure:
+            facts = facts or self._facts(call)
             ended = RunEnded(
                 code=outcome.code,
                 executed=outcome.executed,
@@ -267,7 +272,9 @@ class WorkerObservers(ObserverDispatch):
                 seconds=seconds,
                 failure=failure_of(outcome, call.arguments, with_text=self._with_texts),
             )
-            self.notify("ended", facts or self._facts(call), ended)
+            self.notify("ended", facts, ended)
+            if is_failure:
+                self.notify("failed", facts, ended)
 
     def _facts(self, call: CallMessage) -> RunFacts:
         queue, run_in, retries = self._known.get(call.tool) or self._look_up(call.tool)

@@ -177,7 +177,7 @@ class RedisLedger:
     ) -> list[float | Refusal]:
         """Claim calls; answers the seconds left for each, or why it was refused."""
         limits: dict[Limit, int] = {}
-        keys = [self._names.epoch, *(self._names.call(c.key) for c in claims)]
+        keys = [self._names.epoch, *[self._names.call(claim.key) for claim in claims]]
         for claim in claims:
             for limit in claim.limits:
                 limits.setdefault(limit, len(limits) + 1)

@@ -93,7 +93,7 @@ def accept(arguments: dict[str, Any], max_bytes: int) -> dict[str, Any] | Flaw:
         return Flaw(Code.UNPARSEABLE, "no_json_value")
     if len(encoded) > max_bytes:
         return _too_large(len(encoded), max_bytes)
-    if encoding.nests_deeper_than(DEEPEST, encoded):
+    if len(encoded) > DEEPEST and encoding.nests_deeper_than(DEEPEST, encoded):
         return _too_deep()
     if b"null" in encoded and _has_odd_number(arguments):
         return Flaw(Code.UNPARSEABLE, "odd_numbers")

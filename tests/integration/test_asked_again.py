@@ -62,7 +62,7 @@ async def test_a_call_asked_during_a_retry_joins_it() -> None:
         gate.open()
         assert [(await turn)[0].data for turn in asked] == [2, 2]
         assert dispatcher.in_flight() == 0
-        queue = next(iter(dispatcher._in_flight._pump._shared.queues.values()))
+        queue = next(iter(dispatcher._in_flight._pump._queues.values()))
         assert (queue._in_flight, queue._unstarted, queue._flows) == (0, 0, {})
 
 
@@ -274,7 +274,7 @@ async def test_a_call_met_twice_on_its_way_out_takes_one_place() -> None:
         other._in_flight._pump.queue_of(pending).adopt(pending)
         gate.open()
         await asyncio.gather(first, again)
-        assert other._in_flight._pump._shared.sessions == {}
+        assert other._in_flight._pump.sessions == {}
 
 
 async def test_a_write_asked_again_after_its_result_has_gone_is_not_run_again() -> None:

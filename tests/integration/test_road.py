@@ -63,7 +63,7 @@ async def nothing_is_left(dispatcher: Dispatcher) -> None:
     traffic = dispatcher._in_flight
     await eventually(lambda: not dispatcher._in_flight.all_open(), "no call is open")
     assert traffic._pump.waiting == 0
-    for queue in traffic._pump._shared.queues.values():
+    for queue in traffic._pump._queues.values():
         await eventually(lambda queue=queue: not queue._flows, "no session has a flow")  # type: ignore[misc]
         assert (queue._waiting, queue._unstarted, list(queue._ring)) == (0, 0, [])
 

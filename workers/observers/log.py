@@ -65,7 +65,7 @@ class Log(WorkerObserver):
             f": {unresolved.text}" if unresolved.text else "", logs.lines(trace),
         )  # fmt: skip
 
-    def ended(self, call: RunFacts, ended: RunEnded) -> None:
+    def failed(self, call: RunFacts, ended: RunEnded) -> None:
         """Log a failed call, unless its worker was lost, which dispatchers log."""
         if ended.code is None or ended.code is Code.WORKER_LOST:
             return
@@ -98,7 +98,6 @@ class Steps(Log):
     def ended(self, call: RunFacts, ended: RunEnded) -> None:
         """The call was answered."""
         _step("call_ended", call, f" seconds={ended.seconds:.3f}")
-        super().ended(call, ended)
 
     def released(self, call: RunFacts) -> None:
         """The call was given back."""

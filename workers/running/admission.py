@@ -55,7 +55,8 @@ class Admission:
         tool = self._tools.get(call.tool)
         if tool is None:
             return False
-        return call.final or self._other_version(tool, call) is None
+        is_same = call.digest == tool.spec.digest
+        return is_same or call.final or self._other_version(tool, call) is None
 
     def limits(self, call: CallMessage, tenant: str) -> tuple[Limit, ...]:
         """The limits that this worker knows for the call, and others from its dispatcher."""
@@ -102,7 +103,7 @@ class Admission:
             refused = self._not_approved(tool, call, tenant)
             if refused is not None:
                 return refused
-        return self._other_version(tool, call)
+        return None if call.digest == tool.spec.digest else self._other_version(tool, call)
 
     def _canonical(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments in canonical form; unchanged if the schema has none."""
@@ -141,8 +142,6 @@ class Admission:
 
         The model reads that the tool has changed, and not that its arguments were wrong.
         """
-        if call.digest == tool.spec.digest:
-            return None
         changed = failure(Code.EXPIRED, "changed", Executed.NO)
         if retry_of(call.key) and not tool.spec.rerunnable:
             return changed

@@ -7,7 +7,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from secrets import randbits
 
 import msgspec
@@ -22,7 +21,7 @@ from toolpool.contract.outcome import (
     failure,
 )
 from toolpool.contract.spec import RunIn
-from toolpool.workers.context import ProgressThrottle, ReportProgress, ToolContext, context_of
+from toolpool.workers.context import ProgressThrottle, ReportProgress, context_of
 from toolpool.workers.credentials.lookup import Credentials
 from toolpool.workers.running import forks, frames
 from toolpool.workers.running.admission import Admission
@@ -30,7 +29,7 @@ from toolpool.workers.running.children import ChildPool
 from toolpool.workers.running.invoke import Invocation, invoke, invoke_coroutine
 from toolpool.workers.running.outcomes import WorkerOutcomes
 from toolpool.workers.running.output import Completion
-from toolpool.workers.running.run_timeout import RunTimeout
+from toolpool.workers.running.run_timeout import RunTimeout, RunTimers
 from toolpool.workers.tool import Tool
 from toolpool.workers.tool_loading import Catalog
 
@@ -41,17 +40,20 @@ _REPLY_MARGIN_SECONDS = 0.25
 """A run ends this many seconds before the caller's deadline, so that its outcome still arrives."""
 
 
-@dataclass(frozen=True, slots=True)
-class _RunParameters:
+class _RunParameters(msgspec.Struct, frozen=True, gc=False):
     """The parameters of a run besides its call."""
 
-    secrets: Mapping[str, str] = field(repr=False)
+    secrets: Mapping[str, str]
     report_progress: ReportProgress
     on_silence: Callable[[], None]
     on_begin: Callable[[], None]
     on_entered: Callable[[], None] | None
     enter_by: float
     switches: tuple[Switch, ...]
+
+    def __repr__(self) -> str:
+        """Shows no secrets."""
+        return f"{type(self).__name__}(…)"
 
 
 class CallRunner:
@@ -74,6 +76,7 @@ class CallRunner:
         self._children = children
         self._credentials = credentials
         self._threads = DaemonThreads("tool")
+        self._timers = RunTimers()
         self._numbers = itertools.count(1 + randbits(62))
 
     async def run(
@@ -145,12 +148,14 @@ class CallRunner:
             return await self._run_in_thread(tool, call, seconds, parameters)
         if parameters.on_entered is not None:
             parameters.on_entered()
-        progress = _throttled(parameters.report_progress)
-        life = RunTimeout(seconds, tool.spec.silence, parameters.on_silence)
-        context = None
+        life = RunTimeout(self._timers, seconds, tool.spec.silence, parameters.on_silence)
+        context = progress = None
         if tool.signature.injected:
+            progress = _throttled(parameters.report_progress)
             context = context_of(call, seconds, progress, life.beat, parameters.secrets)
-        invocation = self._invocation(tool, call, context, parameters)
+        invocation = Invocation(
+            tool, call.arguments, context, self._max_result_bytes, call.verdict, parameters.switches
+        )
         try:
             async with life:
                 completion = await invoke_coroutine(invocation)
@@ -159,7 +164,8 @@ class CallRunner:
         except TimeoutError:
             return Completion(life.outcome())
         finally:
-            progress.close()
+            if progress is not None:
+                progress.close()
 
     async def _run_in_child(
         self, tool: Tool, call: CallMessage, left: float, parameters: "_RunParameters"
@@ -193,9 +199,11 @@ class CallRunner:
         stopped = threading.Event()
 
         progress = _throttled(parameters.report_progress)
-        life = RunTimeout(seconds, tool.spec.silence)
+        life = RunTimeout(self._timers, seconds, tool.spec.silence)
         context = context_of(call, seconds, progress, life.beat, parameters.secrets, stopped.is_set)
-        invocation = self._invocation(tool, call, context, parameters)
+        invocation = Invocation(
+            tool, call.arguments, context, self._max_result_bytes, call.verdict, parameters.switches
+        )
 
         def work() -> None:  # the thread may begin late, if the machine is busy
             if time.monotonic() > parameters.enter_by:
@@ -223,16 +231,6 @@ class CallRunner:
             outcome = msgspec.structs.replace(self.outcomes.cancelled(call), still_running=True)
         stopped.set()
         return Completion(outcome, busy_until=asyncio.ensure_future(_wait_for(ended)))
-
-    def _invocation(
-        self,
-        tool: Tool,
-        call: CallMessage,
-        context: ToolContext | None,
-        parameters: "_RunParameters",
-    ) -> Invocation:
-        largest, switches = self._max_result_bytes, parameters.switches
-        return Invocation(tool, call.arguments, context, largest, call.verdict, switches)
 
     def close(self) -> None:
         """End idle threads."""

@@ -20,7 +20,7 @@ from toolpool.workers.context import ReportProgress
 from toolpool.workers.running import frames
 from toolpool.workers.running.child_handle import Child, ChildLost, RunningCall
 from toolpool.workers.running.output import Completion
-from toolpool.workers.running.run_timeout import RunTimeout, interval
+from toolpool.workers.running.run_timeout import RunTimeout, RunTimers, interval
 from toolpool.workers.tool_loading import Catalog
 
 log = logs.logger("children")
@@ -52,6 +52,7 @@ class ChildPool:
         self._max_result_bytes = max_result_bytes
         self._calls_per_child = calls_per_child
         self._imported_at = time.time() if imported_at is None else imported_at
+        self._timers = RunTimers()
         self._idle: deque[Child] = deque()
         self._living: set[Child] = set()
         self._leaving: set[Child] = set()
@@ -116,7 +117,7 @@ class ChildPool:
             run = msgspec.structs.replace(run, timeout=left)
         # The child forwards at most one heartbeat per interval, and may drop the last.
         slack = interval(run.heartbeat) if run.heartbeat is not None else 0.0
-        life = RunTimeout(run.timeout, run.heartbeat, slack=slack)
+        life = RunTimeout(self._timers, run.timeout, run.heartbeat, slack=slack)
         running = RunningCall(
             run.run, on_beat=life.beat, on_progress=report_progress, on_entered=on_entered
         )

@@ -6,6 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from toolpool.contract.envelope import Batch, CallMessage
 from toolpool.contract.rates import Limit
 from toolpool.contract.spec import RunIn
@@ -29,8 +31,7 @@ class Delivery:
             self.acknowledge()
 
 
-@dataclass(slots=True, eq=False)
-class ClaimedCall:
+class ClaimedCall(msgspec.Struct, eq=False):
     """A claimed call in a slot for `run_in`. Times are on the monotonic clock.
 
     `enter_by` is until when a call under a limit may enter its tool. `overdue_at` is when the call
@@ -43,7 +44,9 @@ class ClaimedCall:
 
     run_in: RunIn
     call: CallMessage
-    delivery: Delivery
+    batch: Batch
+    message_bytes: int
+    """The size of the message that brought it."""
     claim_nonce: str
     limits: tuple[Limit, ...]
     deadline: float
@@ -59,11 +62,6 @@ class ClaimedCall:
     stop_requested_at: float | None = None
     facts: RunFacts | None = None
     """The facts that observers got at its start."""
-
-    @property
-    def batch(self) -> Batch:
-        """The batch of the call."""
-        return self.delivery.batch
 
     @property
     def begun(self) -> bool:

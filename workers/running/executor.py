@@ -5,8 +5,10 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from typing import Protocol
 
 import msgspec
 
@@ -58,6 +60,30 @@ _AWAY, _FAILED = "away", "failed"
 _Waiting = tuple[CallMessage, Delivery]
 
 
+class Lease(Protocol):
+    """The worker's lease."""
+
+    @property
+    def renewed_at(self) -> float:
+        """When it was last confirmed, on the monotonic clock."""
+        ...
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether it was confirmed since dispatchers may have thought the worker dead."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _UnlimitedLease:
+    renewed_at: float = math.inf
+    is_confirmed: bool = True
+
+
+_UNLIMITED = _UnlimitedLease()
+"""The lease before the worker has one: it does not read messages yet."""
+
+
 class Executor:
     """Claims calls as slots become free, so that no worker hoards calls it cannot start."""
 
@@ -98,10 +124,7 @@ class Executor:
         self._entered = StartedAttempts()
         self._grace_began_at = float("inf")
         """When a drain with a limited grace period began."""
-        self.leased_at: Callable[[], float] = lambda: float("inf")
-        """When the worker's lease was last confirmed, on the monotonic clock."""
-        self.is_confirmed: Callable[[], bool] = lambda: True
-        """Whether the lease was confirmed since dispatchers may have thought the worker dead."""
+        self.lease: Lease = _UNLIMITED
 
     @property
     def oldest(self) -> float:
@@ -232,7 +255,7 @@ class Executor:
 
         Other calls continue and are settled when the server is back.
         """
-        if time.monotonic() - self.leased_at() <= self._exclusive_stop_seconds:
+        if time.monotonic() - self.lease.renewed_at <= self._exclusive_stop_seconds:
             return
         exclusive = [r for r in self._running.values() if not r.answered and self._is_exclusive(r)]
         if exclusive:
@@ -293,9 +316,11 @@ class Executor:
 
     def claim_more(self) -> None:
         """Claim waiting calls; call it regularly, for when the lease is fresh again."""
-        if self._draining or not self.is_leased:
+        if self._draining:
             return
         for run_in, waiting in self._waiting.items():
+            if not waiting or not self.is_leased:
+                continue
             count = min(self._slots.claimable(run_in), len(waiting))
             if run_in is RunIn.PROCESS and any(
                 self._admission.is_limited(call) for call, _ in islice(waiting, max(count, 0))
@@ -311,7 +336,10 @@ class Executor:
     @property
     def is_leased(self) -> bool:
         """Whether the lease was confirmed recently enough for user code to start."""
-        return time.monotonic() - self.leased_at() < self._fresh_seconds and self.is_confirmed()
+        return (
+            time.monotonic() - self.lease.renewed_at < self._fresh_seconds
+            and self.lease.is_confirmed
+        )
 
     async def _claim(self, run_in: RunIn, chosen: list[_Waiting]) -> None:
         if self._admission.switches.on:
@@ -448,14 +476,15 @@ class Executor:
         running = self._running[call.key] = ClaimedCall(
             run_in,
             call,
-            delivery,
+            delivery.batch,
+            delivery.size,
             claim.nonce,
             claim.limits,
             deadline=now + time_left,
             enter_by=enter_by,
             overdue_at=now + time_left + _OVERDUE_SECONDS,
         )
-        running.task = asyncio.ensure_future(self._run(running, time_left))
+        running.task = asyncio.get_running_loop().create_task(self._run(running, time_left))
 
     async def _run(self, running: ClaimedCall, time_left: float) -> None:
         call, busy_until = running.call, None
@@ -519,10 +548,11 @@ class Executor:
         running.begun_at = time.monotonic()
         ends_at = min(running.begun_at + running.call.timeout, running.deadline)
         running.overdue_at = ends_at + _OVERDUE_SECONDS
-        if is_first:  # else an earlier child process was lost before it entered the tool
-            delivery, now = running.delivery, self._message_reader.server_time()
+        # if not the first, an earlier child process was lost before it entered the tool
+        if is_first and self._observers.listeners["started"]:
+            now = self._message_reader.server_time()
             running.facts = self._observers.started(
-                running.call, delivery.batch, delivery.size, now
+                running.call, running.batch, running.message_bytes, now
             )
 
     def _has_entered(self, running: ClaimedCall) -> None:

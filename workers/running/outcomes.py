@@ -105,7 +105,7 @@ def returned(tool: Tool, value: Any, max_bytes: int, redaction: Redaction = NOTH
         return _bad(reason, "not JSON", **_details(why, redaction))
     if len(encoded) > max_bytes:
         return _too_much(encoded, max_bytes)
-    if nests_deeper_than(_LEVELS, encoded):
+    if len(encoded) > _LEVELS and nests_deeper_than(_LEVELS, encoded):
         reason = f"the tool returned data nested more than {_LEVELS} levels deep"
         return _bad(reason, "nested too deep", result_bytes=len(encoded))
     error = error_of(value if isinstance(value, _PLAIN) else encoding.decode(encoded))

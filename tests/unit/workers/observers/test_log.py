@@ -22,5 +22,5 @@ def test_a_failed_call_is_logged_with_its_cause(
     failure = Failure(
         text=None, faults=(), digest="", arguments_bytes=2, cause=cause, result_bytes=size
     )
-    Log().ended(run_facts(call_id=f"c-{code}"), run_ended(code, failure=failure))
+    Log().failed(run_facts(call_id=f"c-{code}"), run_ended(code, failure=failure))
     assert told in caplog.text

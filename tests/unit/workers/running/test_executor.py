@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,19 @@ class Ledger(MemoryServer):
         return await super().settle(settlements, give_up_at=give_up_at)
 
 
+@dataclass
+class FixedLease:
+    """A lease that was always confirmed `age` seconds ago."""
+
+    age: float = 0.0
+    is_confirmed: bool = True
+
+    @property
+    def renewed_at(self) -> float:
+        """See `Lease`."""
+        return time.monotonic() - self.age
+
+
 class Bench:
     """An executor with its ledger, and what a dispatcher would be told."""
 
@@ -178,7 +192,7 @@ class Bench:
         self.slots = Slots(slots)
         self.admission = Admission(catalog, ENVELOPE, Settings(), self.ledger)
         self.message_reader = MessageReader(ENVELOPE, self.observers)
-        self.leased_at: Callable[[], float] = time.monotonic
+        self.lease = FixedLease()
         self.settler = Settler(worker="w", ledger=self.ledger, envelope=ENVELOPE, keep=60.0)
         self.runner = CallRunner(
             worker="w",
@@ -200,7 +214,7 @@ class Bench:
             admission=self.admission,
             limit_notices=LimitNotices(MemoryRates(lambda _: False), "w"),
         )
-        self.executor.leased_at = lambda: self.leased_at()
+        self.executor.lease = self.lease
 
     async def call(
         self,
@@ -276,7 +290,7 @@ async def test_calls_that_end_when_their_lease_is_lost_wear_nothing_out() -> Non
     for number in range(4):
         await bench.call(f"k{number}", "wait")
     await bench.running(4)
-    bench.leased_at = lambda: 0.0
+    bench.lease.age = time.monotonic()
     bench.executor.end_exclusive_without_lease()
     assert bench.slots.stuck == 0
     await bench.running(0)
@@ -290,7 +304,7 @@ async def test_what_runs_goes_on_without_a_lease(gate: Path) -> None:
     await bench.call("a", "stay", gate=str(gate))
     await bench.call("b", "wait")
     await bench.running(2)
-    bench.leased_at = lambda: 0.0
+    bench.lease.age = time.monotonic()
     bench.executor.end_exclusive_without_lease()
     await bench.running(1)
     await bench.call("c", "stay", gate=str(gate))
@@ -551,7 +565,7 @@ async def test_how_old_a_lease_may_be_follows_from_when_it_is_gone(
     )
     await bench.call("a", "wait")
     await bench.running(1)
-    bench.executor.leased_at = lambda: time.monotonic() - age
+    bench.executor.lease = FixedLease(age)
     await bench.call("b", "wait")
     bench.executor.end_exclusive_without_lease()
     assert (bench.executor.running == 2 or bool(bench.executor._claiming.running)) is starts
