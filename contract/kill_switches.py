@@ -8,6 +8,7 @@ writing to the server.
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -183,24 +184,26 @@ def values_match(denied: Any, value: Any) -> bool:
     """Whether a switch on the value `denied` applies to `value`; both are JSON, or both typed.
 
     True is not 1, and 1 is 1.0. A number may be written as text, and a value may stand alone or in
-    a list.
+    a list. A path may begin with two slashes.
     """
     if isinstance(value, LISTS) and not isinstance(denied, LISTS):
         return any(values_match(denied, each) for each in value)
     if isinstance(denied, LISTS) and not isinstance(value, LISTS):
         return len(denied) == 1 and values_match(next(iter(denied)), value)
+    if isinstance(denied, LISTS) and isinstance(value, LISTS):
+        is_same = len(denied) == len(value) and all(map(values_match, denied, value))
+        return is_same or (isinstance(denied, (set, frozenset)) and denied == value)
+    if isinstance(denied, dict) and isinstance(value, dict):
+        return denied.keys() == value.keys() and all(
+            values_match(denied[key], value[key]) for key in denied
+        )
+    if isinstance(denied, PurePosixPath) and isinstance(value, PurePosixPath):
+        denied, value = str(denied).replace("//", "/"), str(value).replace("//", "/")
     if isinstance(denied, str) != isinstance(value, str):
         denied, value = _read(denied), _read(value)
     if isinstance(denied, bool) != isinstance(value, bool):
         return False
-    return bool(denied == value) or bool(_unordered(denied) == _unordered(value))
-
-
-def _unordered(value: Any) -> Any:
-    """The value with plain dicts in place of ordered ones, which also compare their order."""
-    if isinstance(value, dict):
-        return {key: _unordered(each) for key, each in value.items()}
-    return [_unordered(each) for each in value] if isinstance(value, list) else value
+    return bool(denied == value)
 
 
 def _read(value: Any) -> Any:
@@ -226,16 +229,21 @@ def why_never_matched(
     named, _ = fields_of(schema)
     if argument not in named and all(schema.get(key, False) is False for key in _OPEN):
         return f"{spec.name} has no argument {argument!r} ({', '.join(sorted(named))})"
-    try:
-        sent = validator.canonical({argument: value})
-    except ValueError:
-        sent = {argument: value}
-    if any(problem.path[:1] == (argument,) for problem in validator.problems(sent)):
+    # a value also denies lists that contain it
+    if not any(_is_valid(validator, argument, each) for each in (value, [value])):
         return (
             f"no valid call of {spec.name} has this value for {argument!r}: write it as the tool's "
             "schema shows it, or deny the whole tool"
         )
     return None
+
+
+def _is_valid(validator: SchemaValidator, argument: str, value: Any) -> bool:
+    try:
+        sent = validator.canonical({argument: value})
+    except ValueError:
+        sent = {argument: value}
+    return not any(problem.path[:1] == (argument,) for problem in validator.problems(sent))
 
 
 def _lines(stored: bytes) -> list[bytes]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from decimal import Decimal, InvalidOperation
 from enum import Enum
+from pathlib import PurePath, PureWindowsPath
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -85,10 +86,14 @@ def with_argument(values: BaseModel, field: str, value: Any) -> BaseModel:
 def is_switched_off(values: BaseModel, field: str, denied: Any) -> bool:
     """Whether a kill switch on the value `denied` applies to typed arguments.
 
-    The value is typed in the same way as the argument.
+    It is compared as JSON, and typed in the same way as the argument: a default of the function may
+    have another type than the value that a model sends for it.
     """
     if field not in type(values).model_fields:
         return False  # no type: the sent value was compared
+    with contextlib.suppress(Exception):
+        if values_match(denied, _as_json(getattr(values, field))):
+            return True
     try:
         others = [with_argument(values, field, denied) for _ in range(2)]
     except Exception:  # noqa: BLE001 - validators are user code: no call can have this value
@@ -105,6 +110,14 @@ def is_switched_off(values: BaseModel, field: str, denied: Any) -> bool:
         return values_match(denied, value)
     except Exception:  # noqa: BLE001 - it has no serializer, is left out, or cannot be compared
         return True
+
+
+def _as_json(typed: Any) -> Any:
+    """A typed value of lists, maps and standard types. Raises for other types."""
+    typed = _unwrapped(typed)
+    if isinstance(typed, dict):
+        return {_name(key): _as_json(value) for key, value in typed.items()}
+    return [_as_json(each) for each in typed] if isinstance(typed, LISTS) else _plain(typed)
 
 
 def _is_by_identity(value: Any) -> bool:
@@ -270,8 +283,9 @@ def _plain(typed: Any) -> Any:
         return typed
     if isinstance(typed, bytes):
         return typed.decode(errors="replace")
-    is_path = kind.__module__.startswith("pathlib")
-    if is_path or kind is ZoneInfo or kind.__module__ == "pydantic.networks":
+    if isinstance(typed, PureWindowsPath):
+        raise PydanticSerializationError("a path that Windows reads has many spellings")
+    if isinstance(typed, PurePath) or kind is ZoneInfo or kind.__module__ == "pydantic.networks":
         return str(typed)
     if isinstance(typed, (dict, BaseModel, *LISTS)) or dataclasses.is_dataclass(typed):
         return ...  # equal to nothing

@@ -1,5 +1,6 @@
 """A tool function's parameters: their JSON Schema, and typed values from validated JSON."""
 
+import contextlib
 import inspect
 import types
 import typing
@@ -225,14 +226,14 @@ class Signature:
         return bound | extra
 
     def can_read(self, argument: str, value: Any) -> bool:
-        """Whether the type of an argument accepts a value; True if it has no type."""
+        """Whether the type of an argument accepts a value, or a list of it; True if it has none."""
         if self._model is None or _FIELD + argument not in self._model.model_fields:
             return True
-        try:
-            with_argument(self._model.model_construct(), _FIELD + argument, value)
-        except Exception:  # noqa: BLE001 - validators are user code
-            return False
-        return True
+        for each in (value, [value]):
+            with contextlib.suppress(Exception):  # validators are user code
+                with_argument(self._model.model_construct(), _FIELD + argument, each)
+                return True
+        return False
 
     def _keywords(
         self,

@@ -61,10 +61,10 @@ _CANONICAL_TYPES: Mapping[str, Any] = {
     **dict.fromkeys(("uuid", *(f"uuid{version}" for version in range(1, 9))), UUID),
 }
 """Formats with one canonical spelling, as pydantic writes the type that workers use."""
+_PATHS = ("directory-path", "file-path", "path")
+"""Formats of paths. Linux takes two slashes at the beginning for one, and pathlib does not."""
 _WORKER_TYPES: Mapping[str, Any] = {
-    "directory-path": Path,
     "duration": timedelta,
-    "file-path": Path,
     "ipv4interface": IPv4Interface,
     "ipv4network": IPv4Network,
     "ipv6interface": IPv6Interface,
@@ -72,7 +72,7 @@ _WORKER_TYPES: Mapping[str, Any] = {
     "ipvanyaddress": IPvAnyAddress,
     "ipvanyinterface": IPvAnyInterface,
     "ipvanynetwork": IPvAnyNetwork,
-    "path": Path,
+    **dict.fromkeys(_PATHS, Path),
 }
 """More formats of Python types: a worker runs a judged call only in their canonical spelling."""
 
@@ -288,9 +288,10 @@ def spelling(format: str, text: str) -> str | None:
     if adapter is None:
         return text
     try:
-        return str(adapter.dump_python(adapter.validate_python(text), mode="json"))
+        found = str(adapter.dump_python(adapter.validate_python(text), mode="json"))
     except ValidationError:
         return None
+    return found[1:] if format in _PATHS and found.startswith("//") else found
 
 
 @functools.cache

@@ -4,7 +4,6 @@ Patterns are those of JSON Schema (ECMA-262), without lookaround and back refere
 matching takes linear time: the text comes from a model.
 """
 
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
@@ -368,8 +367,9 @@ def _one_of(wanted: list[Any], reading: Reading, *, is_loose: bool) -> Holds:
     return holds
 
 
-def _number(name: str, limit: float, *, reads_texts: bool) -> Holds:
-    if not -math.inf < limit < math.inf:
+def _number(name: str, given: float, *, reads_texts: bool) -> Holds:
+    limit = number_of(given)  # 0.1 is the number that is written so, as it is for a Decimal
+    if limit is None:
         raise ValueError(f"`{name}` must be a JSON number, not nan or inf")
     compare: Callable[[Any], bool] = {
         "above": lambda value: value > limit,
@@ -382,8 +382,10 @@ def _number(name: str, limit: float, *, reads_texts: bool) -> Holds:
         budget.spend(5)
         if value is None:
             return False
-        number = number_of(value) if reads_texts and isinstance(value, str) else value
-        if isinstance(number, bool) or not isinstance(number, (int, float, Decimal)):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        is_read = is_number or (reads_texts and isinstance(value, str))
+        number = number_of(value) if is_read else None
+        if number is None:
             raise RuleFailed(f"`{name}` needs a number, and the value is a {_kind(value)}")
         return compare(number)
 

@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from datetime import datetime, time
+from contextlib import suppress
+from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
 from toolpool.contract.schema.canonical import spelling
 from toolpool.contract.schema.json_values import json_type
 
+_ANY_DAY = date(2000, 1, 1)
 _CLOCK = re.compile(r"(?:^|\d[Tt ])\d\d:\d\d")
 
 
@@ -244,9 +246,13 @@ def _moment(text: str) -> datetime | time | None:
     """The date and time, or time of day, that a text means."""
     if not _CLOCK.search(text):
         return None
-    for kind in (datetime, time):
-        try:
-            return kind.fromisoformat(text.upper())  # RFC 3339 permits `t` and `z`
-        except ValueError:
-            continue
+    text = text.upper()  # RFC 3339 permits `t` and `z`
+    with suppress(ValueError):
+        return datetime.fromisoformat(text)
+    with suppress(ValueError):
+        found = time.fromisoformat(text)
+        if found.tzinfo is None:
+            return found
+        # 23:00-01:00 is 00:00Z
+        return datetime.combine(_ANY_DAY, found).astimezone(UTC).timetz()
     return None

@@ -28,6 +28,10 @@ from toolpool.dispatcher.policy.conditions import Reading, StepForms, Test, show
 from toolpool.dispatcher.policy.equality import Defaults, Likeness, are_same
 
 _PARTS_AT_MOST = 500
+_STEPS_AT_MOST = 200_000
+"""Limits the constants of a condition, each of which is tried with each branch of the schema."""
+_CONSTANT_STEPS = 20
+"""An object or a list takes some 100 microseconds for each branch, a single value 5."""
 _CARRIERS = frozenset({"$ref", "allOf", "if", "dependentSchemas", *UNIONS})
 _OF_OBJECTS = frozenset({"properties", "patternProperties", "additionalProperties", "required"})
 _OF_LISTS = frozenset({"items", "prefixItems"})
@@ -70,8 +74,8 @@ class ToolSchema:
             if isinstance(step, int) and any(part.get("uniqueItems") is True for part in parts):
                 where = shown_path(test.steps[:number])
                 raise Useless(f"{where} is a set, which has no order: give {where}[*]")
-            if step is None and number + 1 == len(test.steps) and test.compares_lists:
-                _require_no_nesting(test, parts, shown_path(test.steps[:number]))
+            if not step and number + 1 == len(test.steps):
+                _require_elements(test, parts, shown_path(test.steps[:number]))
             forms.append(self._forms(parts, step))
             parts = self._parts(below)
         compared = self._with_elements(parts)
@@ -79,6 +83,9 @@ class ToolSchema:
         for constant in test.constants:
             self._require_fields(constant, compared, test.path, is_named=is_named)
         nodes = [*below, *parts, *self._elements(parts)]
+        work = sum(_CONSTANT_STEPS if isinstance(c, (dict, list)) else 1 for c in test.constants)
+        if work * len(nodes) > _STEPS_AT_MOST:
+            raise Useless("it has too many values for a schema with so many branches")
         readings = [self._read(constant, nodes) for constant in test.constants]
         if is_named:
             _require_possible(test, readings, compared)
@@ -228,10 +235,17 @@ def _require_comparable(test: Test, parts: Sequence[Node], compared: Sequence[No
         raise Useless(f"{where} is never missing: its schema gives it a default")
 
 
-def _require_no_nesting(test: Test, parts: Sequence[Node], where: str) -> None:
-    """Raises `Useless` if a list that is compared with lists may itself be an element."""
-    if any(isinstance(constant, list) for constant in test.constants) and _may_be_nested(parts):
+def _require_elements(test: Test, parts: Sequence[Node], where: str) -> None:
+    """Raises `Useless` if the value at `where` has no elements, or if these may be lists too."""
+    has_list = any(isinstance(constant, list) for constant in test.constants)
+    if has_list and test.steps[-1] is None and _may_be_nested(parts):
         raise Useless(f"{where} may be one list or a list of lists: give {where} to compare both")
+    has_object = any(isinstance(constant, dict) for constant in test.constants)
+    is_record = any(part.get("properties") for part in parts) and not any(
+        "array" in _types(part) or _of_any_name(part) or _says_nothing(part) for part in parts
+    )
+    if is_record and not has_object:
+        raise Useless(f"{where} is an object without elements: name one of its fields")
 
 
 def _may_be_nested(parts: Sequence[Node]) -> bool:

@@ -1,10 +1,12 @@
 """A kill switch on an argument denies a call that the tool would read as having the value."""
 
 from collections import OrderedDict, deque
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
+from enum import Enum
+from pathlib import Path, PureWindowsPath
 from typing import Annotated, Any, Literal
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from pydantic import (
@@ -127,6 +129,14 @@ DENIED: list[tuple[Any, Any, Any]] = [
     (dict[str, list[OwnType]], {"to": ["evil"]}, {"to": [" evil"]}),
     (Owned, {"by": "evil"}, {"by": " evil"}),
     (list[Unserializable], ["evil"], ["another, which cannot be told from it"]),
+    (list[Decimal | str], ["5.0"], [5]),
+    (list[Decimal | str], [5], ["5.0"]),
+    (dict[str, Decimal | str], {"a": 5}, {"a": "5.0"}),
+    (list[int | str], [7], ["7"]),
+    (list[str], "evil", ["good", "evil"]),
+    (Path, "/etc", "//etc"),
+    (list[Path], ["/etc"], ["//etc"]),
+    (PureWindowsPath, "C:/etc", "c:\\etc"),
 ]
 ALLOWED: list[tuple[Any, Any, Any]] = [
     (Stripped, "danger", "dangers"),
@@ -188,6 +198,36 @@ def test_a_switch_denies_what_the_tool_reads_as_its_value(of: Any, value: Any, s
 def test_a_switch_leaves_other_values_alone(of: Any, value: Any, sent: Any) -> None:
     taken = taking(of)
     assert denial(taken, {"value": sent}, switch_on(taken, value)) is None
+
+
+class Zone(Enum):
+    HOME = UUID(int=5)
+    WORK = UUID(int=6)
+
+
+ONLY_OF_THE_FUNCTION = [
+    (Path | str, Path("/etc"), "/etc"),
+    (UUID | str, UUID(int=5), str(UUID(int=5))),
+    (date | str, date(2026, 1, 2), "2026-01-02"),
+    (Zone, Zone.HOME, str(UUID(int=5))),
+    (Any, Path("/etc"), "/etc"),
+    (Any, (1, 2), [1, 2]),
+    (Any, {"to": [Path("/etc")]}, {"to": ["/etc"]}),
+]
+
+
+@pytest.mark.parametrize(("of", "default", "value"), ONLY_OF_THE_FUNCTION)
+@pytest.mark.filterwarnings("ignore::pydantic.json_schema.PydanticJsonSchemaWarning")
+def test_a_default_is_compared_as_json_too(of: Any, default: Any, value: Any) -> None:
+    """Its type may be another than that of the same value from a model."""
+
+    def take(value: Any = default) -> None:
+        """Take a value."""
+
+    take.__annotations__["value"] = of
+    taken = tool(take)
+    assert denial(taken, {}, switch_on(taken, value)) is not None
+    assert denial(taken, {}, switch_on(taken, "another")) is None
 
 
 @pytest.mark.parametrize(("default", "value"), [("danger", "danger"), (None, None), (5, "5")])

@@ -86,6 +86,9 @@ MISFITS = [
     ('argument = "lines[*].price"\nabove = 5', "its schema has no lines[*].price"),
     ('argument = "amount"\nequals = "5"', "amount never equals what it is compared with"),
     ('argument = "limit"\nmissing = true', "limit is never missing"),
+    ('argument = "lines[0][*]"\nlonger_than = 5', "lines[0] is an object without elements"),
+    ('argument = "lines[*][*]"\nmissing = true', "lines[*] is an object without elements"),
+    ('argument = "lines[*][0]"\ndiffers_from = "a"', "lines[*] is an object without elements"),
 ]
 FITTING = [
     'argument = "lines[*].sku"\nmatches = "x"',
@@ -222,6 +225,42 @@ def test_one_constant_that_is_never_valid_is_enough_unless_the_schema_lists_its_
     assert "never equals" in of_lines(modes, "lines", constant=["x", "y"], key="one_of")
 
 
+def test_too_many_objects_for_many_branches_are_not_compared() -> None:
+    union = {"anyOf": [{"type": "object", "required": [f"f{n}"]} for n in range(100)]}
+    objects = [{f"f{n}": n} for n in range(300)]
+    rules, spec = rule_on(union, "", objects, key="one_of")
+    assert "too many values" in rules.misfit(spec)
+    rules, spec = rule_on(union, "", objects[:50], key="one_of")
+    assert rules.misfit(spec) == ""
+    rules, spec = rule_on({"type": "string"}, "", [f"n{n}" for n in range(5_000)], key="one_of")
+    assert rules.misfit(spec) == ""
+
+
+LIMITS = [
+    ("at_least", "0.1", 0.1, True),
+    ("at_least", "0.1", "0.1", True),
+    ("at_least", "0.1", "0.09999999999999999999", False),
+    ("above", "0.1", "0.1", False),
+    ("above", "1.1", "1.1000000000000000001", True),
+    ("at_most", "19.99", "19.99", True),
+    ("at_most", "19.99", "19.990000000000000001", False),
+    ("below", "0.3", "0.3", False),
+    ("below", "0.3", "0.2999999999999999999999", True),
+]
+
+
+@pytest.mark.parametrize(("key", "limit", "sent", "holds"), LIMITS)
+def test_a_limit_is_the_number_that_is_written(
+    key: str, limit: str, sent: Any, holds: bool
+) -> None:
+    """A binary fraction would be another number than the text of a Decimal."""
+    for action, expected in (("deny", holds), ("allow", not holds)):
+        default = 'default = "deny"\n' if action == "allow" else ""
+        text = f'{default}[[rule]]\naction = "{action}"\nargument = "lines"\n{key} = {limit}'
+        spec = msgspec.structs.replace(order.spec, input_schema=with_lines(schema_of(Decimal)))
+        assert isinstance(judged(parse(text, "p"), spec, sent), Deny) is expected
+
+
 def test_a_set_has_no_position() -> None:
     schema = TypeAdapter(set[str]).json_schema()
     assert "has no order" in of_lines(schema, "lines[0]")
@@ -289,10 +328,14 @@ MATCHED = [
     (datetime, "", "2026-01-02T03:04:05Z", "2026-01-02T05:04:05+02:00"),
     (time, "", "03:04:05Z", "04:04:05+01:00"),
     (time, "", "03:04:05z", "04:04:05+01:00"),
+    (time, "", "00:00:00Z", "23:00:00-01:00"),
     (datetime, "", "2026-01-02t03:04:05z", "2026-01-02T05:04:05+02:00"),
     (list[datetime], "", ["2026-01-02t03:04:05z"], ["2026-01-02T05:04:05+02:00"]),
     (timedelta, "", "PT24H", "P1D"),
     (Path, "", "/srv/prod/", "/srv/prod"),
+    (Path, "", "/srv/prod", "//srv/prod"),
+    (list[Path], "", ["/srv/prod"], ["//srv//prod"]),
+    (Path | str, "", "//srv/prod", "/srv/prod"),
     (IPv4Network, "", "10.0.0.0/255.0.0.0", "10.0.0.0/8"),
     (Any, "", {"a": [1, "b"]}, {"a": [1, "b"]}),
     (Any, "", 900, "900"),
