@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from toolpool.contract.call import ToolCall
+from toolpool.contract.event_loop import LoopTurn
 from toolpool.contract.ledger.failure_memory import FailureHistory
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.result import ToolResult
@@ -132,7 +133,10 @@ class TurnPipeline:
             looping = await self._looping(found, options) if is_suspect else {}
             decides = self._policy.asks_somebody
             undecided: list[ToolCall] = []
+            loop_turn = LoopTurn() if len(found.calls) > 1 else None
             for call in found.calls:
+                if loop_turn is not None:
+                    await loop_turn.yield_if_long()
                 if call.flaw is NO_APPROVER or (decides and call.flaw is not None):
                     undecided.append(call)
                     continue
@@ -148,9 +152,7 @@ class TurnPipeline:
             if undecided:
                 await self._decide_provider_requests(undecided, turn, found.format, since)
                 since = time.monotonic()  # the others did not wait to be sent
-            repeated: Collection[int] = ()
-            if rejected:
-                repeated = await self._record_rejections(found, turn)
+            repeated = await self._record_rejections(found, turn) if rejected else ()
             judged: dict[int, Judgement] = {}
             if decides and accepted and not self._in_flight.available.is_closed:
                 judged = await self._judge(accepted, turn)

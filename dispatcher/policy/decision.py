@@ -14,6 +14,7 @@ from toolpool.contract import encoding
 from toolpool.contract.approval_messages import may_decide
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import PolicyVerdict
+from toolpool.contract.event_loop import LoopTurn
 from toolpool.contract.outcome import Code, Outcome
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import Effects, ToolSpec
@@ -120,10 +121,19 @@ class Policy:
             if (self.asks_somebody or offer.spec.approval is True)
             and not task_tools.is_own(offer.spec)
         ]
+        judged: list[Judgement] = []
         if len(asked) == 1 or self._hook is None:
-            judged = [await self._decide(call, offer, options) for call, offer in asked]
+            loop_turn = LoopTurn()
+            for call, offer in asked:
+                judged.append(await self._decide(call, offer, options))
+                await loop_turn.yield_if_long()
         else:
-            judged = await asyncio.gather(*(self._decide(*one, options) for one in asked))
+            async with asyncio.TaskGroup() as group:
+                tasks = []
+                for one in asked:
+                    tasks.append(group.create_task(self._decide(*one, options)))
+                    await asyncio.sleep(0)  # its rules are compared at once, each in an own turn
+            judged = [task.result() for task in tasks]
         found = {judgement.call.index: judgement for judgement in judged}
         for judgement in judged:
             self._tell(judgement, options)

@@ -56,6 +56,10 @@ _FRESH = 5 / 8
 """The largest age of the confirmed lease when user code starts, as a share of `lease_ttl`."""
 _EXCLUSIVE_STOP = 6 / 8
 """The age of the lease at which exclusive calls are stopped, as a share of `lease_ttl`."""
+_LARGE_CALL_BYTES = 1 << 14
+"""Larger calls start one in each turn of the loop: typing arguments of 1 MB takes up to
+a tenth of a second.
+"""
 _AWAY, _FAILED = "away", "failed"
 _Waiting = tuple[CallMessage, Delivery]
 
@@ -122,6 +126,7 @@ class Executor:
         self._claiming = BackgroundTasks()
         self._draining = False
         self._entered = StartedAttempts()
+        self._large_starts = asyncio.Lock()
         self._grace_began_at = float("inf")
         """When a drain with a limited grace period began."""
         self.lease: Lease = _UNLIMITED
@@ -531,6 +536,15 @@ class Executor:
     async def _run_call(self, running: ClaimedCall, time_left: float) -> Completion:
         if running.stop_requested_at is not None:  # stopped before its first step
             return Completion(self._runner.outcomes.never_started(running.call))
+        if running.message_bytes > _LARGE_CALL_BYTES * len(running.batch.calls):
+            try:
+                async with self._large_starts:
+                    await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                return Completion(self._runner.outcomes.never_started(running.call))
+            if not self.is_leased:  # others took long
+                running.given_up = True
+                return Completion(self._runner.outcomes.never_started(running.call))
         return await self._runner.run(
             running.call,
             time_left,

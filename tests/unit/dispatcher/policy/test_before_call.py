@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,7 @@ from toolpool import (
 )
 from toolpool.contract import logs
 from toolpool.dispatcher.observer import Audit, HookFailure, Observer
+from toolpool.dispatcher.policy.decision import Judgement, Policy
 
 RAN: list[int] = []
 FAILED = "toolpool_hook_failures_total"
@@ -531,3 +533,39 @@ async def test_a_preview_says_what_would_become_of_a_call_and_nothing_happens() 
 async def test_a_reason_of_any_length_is_cut_for_the_model() -> None:
     result = await asked(lambda _: Deny("x" * 100_000))
     assert result.code is Code.DENIED and len(result.error or "") < 1_200
+
+
+@pytest.mark.parametrize("with_hook", [False, True])
+async def test_other_tasks_run_between_the_calls_of_a_response(
+    with_hook: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, seen = 0, list[int]()
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    judge = Policy._judge
+
+    def slow(*arguments: Any) -> Judgement:
+        seen.append(turns)
+        time.sleep(0.03)  # as for large arguments
+        return judge(*arguments)
+
+    monkeypatch.setattr(Policy, "_judge", slow)
+    (tmp_path / "policy.toml").write_text('[[rule]]\naction = "deny"\ntool = "other"\n')
+    hook = (lambda call: None) if with_hook else None
+    hooks = Hooks(policy=str(tmp_path / "policy.toml"), before_call=hook)
+    async with Dispatcher.in_memory([refund], hooks=hooks) as dispatcher:
+        counting = asyncio.ensure_future(count())
+        turn = await dispatcher.dispatch(
+            [
+                {"id": f"c{n}", "name": "refund", "input": {"order": "a", "amount": n}}
+                for n in range(5)
+            ]
+        )
+        counting.cancel()
+    assert turn.ok
+    assert len(set(seen)) == 5

@@ -908,3 +908,57 @@ async def test_what_the_server_lost_of_an_end_is_told_again(rerunnable: bool) ->
     record.state, record.outcome, record.settled_by = "claimed", b"", ""
     bench.executor.report_again()
     await eventually(lambda: record.state == "settled", "its end is told again")
+
+
+class Turns:
+    """Counts the turns of the event loop."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._timer = asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        self.count += 1
+        self._timer = asyncio.get_running_loop().call_soon(self._next)
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+
+@pytest.mark.parametrize(("size", "is_large"), [(40_000, True), (10, False)])
+async def test_large_calls_start_in_turns_of_the_loop_of_their_own(
+    size: int, is_large: bool
+) -> None:
+    """Typing their arguments takes long, and the lease and other calls have to go on meanwhile."""
+    turns, started = Turns(), list[int]()
+
+    @tool
+    async def read(text: str) -> None:
+        """Read a text."""
+        started.append(turns.count)
+
+    bench = Bench({RunIn.LOOP: 64}, catalog=Catalog([read]))
+    for number in range(20):
+        await bench.call(f"k{number}", "read", text="x" * size)
+    await eventually(lambda: len(started) == 20, "all have started")
+    turns.close()
+    assert (len(set(started)) == 20) is is_large
+    await bench.running(0)
+
+
+async def test_a_large_call_does_not_start_when_the_lease_ran_out_meanwhile() -> None:
+    bench, started = Bench({RunIn.LOOP: 64}), list[str]()
+
+    @tool
+    async def read(name: str, text: str) -> None:
+        """Read a text, for longer than the lease lasts."""
+        started.append(name)
+        bench.lease.age = 100.0
+
+    bench = Bench({RunIn.LOOP: 64}, catalog=Catalog([read]))
+    for name in "abc":
+        await bench.call(name, "read", name=name, text="x" * 40_000, rerunnable=True)
+    await eventually(lambda: started, "one starts")
+    await bench.running(0)
+    released = [each.key for each in bench.said() if isinstance(each, Released)]
+    assert len(started) == 1 and sorted(released + started) == ["a", "b", "c"]
