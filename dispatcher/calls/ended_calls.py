@@ -84,6 +84,13 @@ class EndedCalls:
         if self._sent_restored_in == self._transport.epoch:  # else it is restored with the others
             self.end_as_forgotten(pending)
 
+    def interrupted(self) -> None:
+        """Record that the server may have been restarted, with older data.
+
+        Its epoch does not show that before the next survey.
+        """
+        self._lost_until = max(self._lost_until, time.monotonic() + _NOTICED_SECONDS)
+
     def pause_after_loss(self, epoch: str) -> float:
         """How many seconds an approved call has to wait, as it may have ended before a loss of
         data. `epoch` is the epoch of its record. Other dispatchers that know its outcome write it

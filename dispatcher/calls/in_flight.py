@@ -98,7 +98,9 @@ class InFlightCalls(Calls):
         self._refusals = Refusals(services, self)
         self.deadlines = Deadlines(services, self)
         self.recovery = Recovery(services, self, pump=self._pump, fleet=fleet, routes=self._routes)
-        self._reply_reader = ReplyReader(services, self)
+        self._reply_reader = ReplyReader(
+            services, self, on_interruption=self.ended_calls.interrupted
+        )
         self._run_sharing = RunSharing(services, self)
         self.reporter = Reporter(
             services, self, pump=self._pump, breaker=self._breaker, cancel=self.cancel

@@ -1,6 +1,10 @@
 """Reads the reply stream and applies each reply to its call."""
 
 import asyncio
+import math
+from collections.abc import Callable
+
+import msgspec
 
 from toolpool.contract import logs
 from toolpool.contract.envelope import (
@@ -14,36 +18,45 @@ from toolpool.contract.envelope import (
     Unclaimed,
 )
 from toolpool.contract.errors import MessageRejected
-from toolpool.contract.outcome import is_temporary_refusal
+from toolpool.contract.outcome import Outcome, is_temporary_refusal
 from toolpool.contract.redis_keys import root_of
 from toolpool.dispatcher.calls.services import Calls, Services
 
 log = logs.logger("reply_reader")
 
-_LONGEST_PAUSE_SECONDS = 1.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 1.0
 
 
 class ReplyReader:
-    """Runs until cancelled; a fault is logged and reading goes on."""
+    """Runs until cancelled; a fault is logged and reading goes on.
 
-    def __init__(self, services: Services, calls: Calls) -> None:
+    `on_interruption` is called when reading fails, and once more when it works again.
+    """
+
+    def __init__(
+        self, services: Services, calls: Calls, *, on_interruption: Callable[[], None]
+    ) -> None:
         self._transport = services.transport
         self._envelope = services.envelope
         self._observers = services.observers
         self._calls = calls
+        self._on_interruption = on_interruption
 
     async def run(self) -> None:
         """Read replies until cancelled."""
-        pause = 0.05
+        pause = _FIRST_PAUSE_SECONDS
         while True:
             try:
                 replies = await self._transport.receive()
-                pause = 0.05
             except Exception as error:  # noqa: BLE001 - reading goes on, whatever it was
                 log.warning("replies_unread: %s", str(error) or type(error).__name__)
+                self._on_interruption()
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
                 continue
+            if pause > _FIRST_PAUSE_SECONDS:
+                self._on_interruption()
+                pause = _FIRST_PAUSE_SECONDS
             for reply in replies:
                 try:
                     self.take(reply, is_record=False)
@@ -62,7 +75,7 @@ class ReplyReader:
             return
         match reply:
             case Settled():
-                outcome = reply.outcome
+                outcome = self._with_time_left(reply)
                 # it may be the refusal of an earlier attempt
                 if not is_record and not outcome.ok and is_temporary_refusal(outcome):
                     return
@@ -83,6 +96,15 @@ class ReplyReader:
                 self._calls.asked(reply)
             case _:
                 self._apply(reply)
+
+    def _with_time_left(self, reply: Settled) -> Outcome:
+        """The outcome. A refusal that was recorded before holds only for the rest of its time."""
+        outcome = reply.outcome
+        if not reply.at or outcome.retry_after is None or not is_temporary_refusal(outcome):
+            return outcome
+        left = max(0.1, reply.at + outcome.retry_after - self._transport.server_time())
+        left = min(outcome.retry_after, math.ceil(left * 10) / 10)
+        return msgspec.structs.replace(outcome, retry_after=left)
 
     def _apply(self, reply: Released | Unclaimed | Progress | Decided) -> None:
         pending = self._calls.find(reply.key)

@@ -7,6 +7,7 @@ after one lease goes on.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tests.fleets import road
 from tests.integration.fleet import call
 from tests.integration.test_deadlines import worker
 from tests.waiting import eventually
-from toolpool import Dispatcher
+from toolpool import ApprovalRefused, Dispatcher, ServerError
 from toolpool.contract.envelope import Envelope
 from toolpool.contract.ledger.lua_scripts import LuaScripts
 from toolpool.contract.ledger.redis_ledger import RedisLedger
@@ -208,3 +209,49 @@ async def test_a_worker_outlives_the_demotion_of_its_server(
         gate.touch()
         assert (await asked)[0].ok
     assert ended(trace) == ["start"]
+
+
+async def test_a_denied_call_does_not_run_although_older_data_says_that_it_waits(
+    server: Server, tmp_path: Path
+) -> None:
+    """A person approves it again, before the dispatchers notice that the server lost the denial."""
+    trace, settings = tmp_path / "trace", Settings(redis_url=server.url)
+    asked = call("look_again", trace=str(trace), number=1)
+    same = {"session": "s", "turn": "t", "wait": 30.0}
+    with server.client() as client:
+        client.config_set("appendfsync", "always")
+    with worker(settings, "tests.fleets.roads"):
+        async with (
+            Dispatcher.connect(settings=settings) as one,
+            Dispatcher.connect(settings=settings) as other,
+        ):
+            first = asyncio.ensure_future(one.dispatch(asked, **same))
+            await eventually(lambda: queued_for_a_person(server), "it waits for a person")
+            await asyncio.to_thread(server.keep_data)
+            (waiting,) = await one.approvals.waiting()
+            await one.approvals.deny(waiting.id, by="bob", reason="no")
+            denied = (await first)[0]
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.restore_data)
+            await asyncio.sleep(2.0)  # the dispatchers then survey the server later
+            await asyncio.to_thread(server.start)
+            again = [asyncio.ensure_future(each.dispatch(asked, **same)) for each in (one, other)]
+            approved = 0
+            while not all(turn.done() for turn in again):
+                with suppress(ServerError, ApprovalRefused):
+                    for each in await other.approvals.waiting():
+                        await other.approvals.approve(each.id, by="anna", digest=each.digest)
+                        approved += 1
+                await asyncio.sleep(0.05)
+            results = [denied] + [(await turn)[0] for turn in again]
+    assert approved == 1, "the older record was approved"
+    assert [(result.code, result.executed) for result in results] == [
+        (Code.DENIED, Executed.NO)
+    ] * 3
+    assert ended(trace) == []
+
+
+def queued_for_a_person(server: Server) -> bool:
+    with server.client() as client:
+        states = [client.hget(key, "state") for key in client.scan_iter(RedisKeys().call("*"))]
+        return states == [b"waiting"]

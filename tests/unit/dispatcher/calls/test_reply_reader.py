@@ -71,7 +71,12 @@ class Bench(Told):
         self.watching = Watching()
         shared = services(self.transport)
         shared.observers.add(self.watching)
-        self.collector = ReplyReader(shared, self)
+        self.interruptions = 0
+        self.collector = ReplyReader(shared, self, on_interruption=self.interrupted)
+
+    def interrupted(self) -> None:
+        """Count it."""
+        self.interruptions += 1
 
     def call(self, key: str, *, attempt: int = 1) -> PendingCall:
         """A call that is on its way."""
@@ -256,6 +261,36 @@ async def test_a_fault_with_one_reply_does_not_keep_the_others_waiting(
             reading.put(Settled(key=key, outcome=DONE))
         await eventually(lambda: not call.is_open, "the other is answered")
     assert "reply_not_taken" in caplog.text
+
+
+@pytest.mark.parametrize(("ago", "left"), [(0.0, 60.0), (44.95, 15.1), (70.0, 0.1)])
+def test_a_recorded_refusal_holds_for_the_rest_of_its_time(
+    bench: Bench, ago: float, left: float
+) -> None:
+    call = bench.call("k")
+    no = failure(Code.OVERLOADED, "", Executed.NO, retry_after=60.0)
+    at = bench.transport.server_time() - ago
+    bench.collector.take(ENVELOPE.encode_reply(Settled(key="k", outcome=no, at=at)))
+    assert call.outcome is not None
+    assert call.outcome.retry_after == pytest.approx(left, abs=0.11)
+    assert call.outcome.executed is Executed.NO
+
+
+def test_a_tools_own_retry_after_is_left_alone(bench: Bench) -> None:
+    call = bench.call("k")
+    said = failure(Code.REPORTED, "busy", Executed.YES, retry_after=60.0)
+    bench.collector.take(ENVELOPE.encode_reply(Settled(key="k", outcome=said, at=1.0)))
+    assert call.outcome == said
+
+
+async def test_each_failure_to_read_and_its_end_are_interruptions(bench: Bench) -> None:
+    bench.transport.faults_left = 2
+    reading = asyncio.create_task(bench.collector.run())
+    call = bench.call("k")
+    bench.put(Settled(key="k", outcome=DONE))
+    await eventually(lambda: not call.is_open, "it reads again")
+    assert bench.interruptions == 3
+    reading.cancel()
 
 
 def test_a_refusal_of_an_earlier_try_answers_nothing_unless_its_record_says_so(
