@@ -118,8 +118,8 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
 class Settled(msgspec.Struct, frozen=True, kw_only=True, tag="settled", omit_defaults=True):
     """The first outcome of a call, as stored in the ledger.
 
-    `at` is the fleet time (Unix seconds) at which a shared run ended, or a call was rejected; 0.0
-    for other calls.
+    `at` is the fleet time (Unix seconds) at which a shared run ended, or a call was rejected or
+    refused; 0.0 for other calls.
     """
 
     key: str

@@ -181,13 +181,16 @@ class Refusals:
                 self._calls.known(pending, answer.outcome)
 
     def _closing(self, pending: PendingCall, outcome: Outcome) -> Closing:
-        doubtful = self._envelope.encode_settled(pending.key, _unsure(outcome))
+        at = self._transport.server_time()
+        encode = self._envelope.encode_reply
+        doubtful = encode(Settled(key=pending.key, outcome=_unsure(outcome), at=at))
+        keep = self._keep if pending.is_unsent and not pending.in_background else pending.keep
         return Closing(
             key=pending.key,
             nonce=new_nonce(),
             epoch=pending.epoch or pending.accepted_in,
-            keep=self._keep if pending.is_unsent and not pending.in_background else pending.keep,
-            unclaimed=self._envelope.encode_settled(pending.key, outcome),
+            keep=max(keep, outcome.retry_after or 0.0),
+            unclaimed=encode(Settled(key=pending.key, outcome=outcome, at=at)),
             claimed=doubtful,
             doubtful=doubtful,
             unsent=pending.certainly_not_run,

@@ -137,6 +137,15 @@ async def test_a_refusal_is_written_before_it_is_said(bench: Bench) -> None:
     assert outcome_in(bench.server.outcome("k")) == FULL
 
 
+async def test_a_refusal_is_kept_until_the_call_may_be_dispatched_again(bench: Bench) -> None:
+    """Without its record, but with its mark, the call would seem to have run."""
+    long = not_queued(Code.OVERLOADED, retry_after=3_000.0)
+    await bench.answer_to(bench.call("k"), long)
+    await bench.answer_to(bench.call("short"), FULL_FOR_NOW)
+    keeps = [closing.keep for batch in bench.transport.written for closing in batch]
+    assert keeps[0] >= 3_000.0 and keeps[1] < 100.0
+
+
 async def test_a_later_asker_gets_the_same_answer(bench: Bench) -> None:
     call = bench.call("k")
     await bench.answer_to(call)
