@@ -5,7 +5,6 @@ resolver blocks neither the worker's event loop nor a slot for tools.
 """
 
 import asyncio
-import contextlib
 import inspect
 import threading
 from dataclasses import dataclass
@@ -73,7 +72,7 @@ class SecretResolver:
             if self._is_coroutine:
                 given: object = self._resolve(tenant=tenant, user=user, name=name)
             else:
-                answer = await self._in_thread(tenant, user, name)
+                answer = await self._threads.call(self._answer, tenant, user, name)
                 if answer.error is not None:
                     return answer
                 given = answer.value
@@ -86,26 +85,11 @@ class SecretResolver:
         except BaseException as error:  # noqa: BLE001 - sys.exit() would end the loop
             return SecretAnswer(error=error)
 
-    async def _in_thread(self, tenant: str, user: str | None, name: str) -> SecretAnswer:
-        loop = asyncio.get_running_loop()
-        answered: asyncio.Future[SecretAnswer] = loop.create_future()
-
-        def note(answer: SecretAnswer) -> None:
-            if not answered.done():
-                answered.set_result(answer)
-
-        def work() -> None:
-            if answered.done():  # nobody waits for it any more
-                return
-            try:
-                answer = SecretAnswer(self._resolve(tenant=tenant, user=user, name=name))
-            except BaseException as error:  # noqa: BLE001 - it is passed on
-                answer = SecretAnswer(error=error)
-            with contextlib.suppress(RuntimeError):  # the loop ended before this thread did
-                loop.call_soon_threadsafe(note, answer)
-
-        self._threads.submit(work)
-        return await answered
+    def _answer(self, tenant: str, user: str | None, name: str) -> SecretAnswer:
+        try:
+            return SecretAnswer(self._resolve(tenant=tenant, user=user, name=name))
+        except BaseException as error:  # noqa: BLE001 - it is passed on
+            return SecretAnswer(error=error)
 
 
 def is_none(answer: SecretAnswer) -> bool:

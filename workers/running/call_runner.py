@@ -194,9 +194,7 @@ class CallRunner:
         self, tool: Tool, call: CallMessage, seconds: float, parameters: "_RunParameters"
     ) -> Completion:
         """A thread cannot be killed: the call is answered, and its slot stays occupied."""
-        loop = asyncio.get_running_loop()
-        ended: asyncio.Future[Completion] = loop.create_future()
-        stopped = threading.Event()
+        loop, stopped = asyncio.get_running_loop(), threading.Event()
 
         progress = _throttled(parameters.report_progress)
         life = RunTimeout(self._timers, seconds, tool.spec.silence)
@@ -205,7 +203,7 @@ class CallRunner:
             tool, call.arguments, context, self._max_result_bytes, call.verdict, parameters.switches
         )
 
-        def work() -> None:  # the thread may begin late, if the machine is busy
+        def work() -> Completion:  # the thread may begin late, if the machine is busy
             if time.monotonic() > parameters.enter_by:
                 completion = Completion(_NOT_ENTERED)
             else:
@@ -215,10 +213,9 @@ class CallRunner:
                 completion = invoke(invocation)
             forks.end_stray()
             progress.close()
-            with contextlib.suppress(RuntimeError):  # the loop ended before this thread did
-                loop.call_soon_threadsafe(_resolve, ended, completion)
+            return completion
 
-        self._threads.submit(work)
+        ended = self._threads.call(work)
         try:
             async with life:
                 await asyncio.wait({ended})
@@ -245,11 +242,6 @@ def _throttled(report_progress: ReportProgress) -> ProgressThrottle:
         loop.call_soon_threadsafe(report_progress, done, total, message)
 
     return ProgressThrottle(send)
-
-
-def _resolve(future: "asyncio.Future[Completion]", completion: Completion) -> None:
-    if not future.done():
-        future.set_result(completion)
 
 
 async def _wait_for(future: "asyncio.Future[Completion]") -> None:

@@ -12,9 +12,6 @@ log = logs.logger("message_reader")
 
 _LATE_SECONDS = 5.0
 """The tolerance in seconds for clock differences after a message's end."""
-_WINDOW_SECONDS = 60.0
-_LINES = 50
-"""Dropped messages are logged with at most this many lines a minute."""
 
 
 class MessageReader:
@@ -27,8 +24,6 @@ class MessageReader:
         """The server's clock, Unix time in seconds."""
         self.received = 0
         """The number of messages that reached this worker, including invalid ones."""
-        self._window_ends = 0.0
-        self._in_window = 0
 
     def read(self, data: bytes) -> Batch | None:
         """The batch of a message; None if it was dropped."""
@@ -44,18 +39,6 @@ class MessageReader:
         return batch
 
     def refuse(self, reason: str, why: str) -> None:
-        """Log a dropped message; `why` must not contain its content."""
+        """Log a dropped message. `why` is the same for many: repeats are not logged one by one."""
         self._observers.notify("refused", reason)
-        now = time.monotonic()
-        if now >= self._window_ends:
-            self._say_rest()
-            self._window_ends, self._in_window = now + _WINDOW_SECONDS, 0
-        self._in_window += 1
-        if self._in_window <= _LINES:
-            log.warning("message_rejected reason=%s: %s", reason, why)
-        if self._in_window == _LINES:
-            log.warning("message_rejected: more within this minute are not logged one by one")
-
-    def _say_rest(self) -> None:
-        if self._in_window > _LINES:
-            log.warning("messages_rejected more=%d", self._in_window - _LINES)
+        log.warning("message_rejected reason=%s: %s", reason, why)

@@ -65,3 +65,26 @@ def test_a_thread_that_cannot_be_started_does_not_count(monkeypatch: pytest.Monk
     threads.submit(ran.set)
     assert ran.wait(10)
     threads.close()
+
+
+async def test_a_future_has_what_the_function_returns_or_raises(pool: DaemonThreads) -> None:
+    def fail(error: BaseException) -> None:
+        raise error
+
+    assert await pool.call(divmod, 7, 2) == (3, 1)
+    with pytest.raises(KeyError, match="k"):
+        await pool.call(fail, KeyError("k"))
+    for refused in (SystemExit("secret"), StopIteration("secret"), KeyboardInterrupt("secret")):
+        with pytest.raises(RuntimeError, match=f"^{type(refused).__name__}$"):
+            await pool.call(fail, refused)
+
+
+async def test_a_function_whose_caller_has_gone_is_not_called() -> None:
+    threads, gate, called = DaemonThreads("tool", at_most=1), threading.Event(), list[int]()
+    first = threads.call(gate.wait, 10)
+    second = threads.call(called.append, 1)
+    second.cancel()
+    gate.set()
+    assert await first
+    assert await threads.call(called.copy) == []
+    threads.close()

@@ -1,14 +1,13 @@
 """Writes answers as whole lines, one write each, to a file or standard output."""
 
-import asyncio
 import os
 import stat
 import sys
-import threading
 from types import TracebackType
 from typing import Self
 
 from toolpool.cli.exit_codes import ExitNow, ReaderGone
+from toolpool.contract.daemon_threads import DaemonThreads
 from toolpool.contract.errors import Misconfigured
 
 
@@ -30,6 +29,7 @@ class Sink:
                 f"cannot write {self.name} ({reason}): name a file that this user can write"
             ) from None
         self._owned = path is not None
+        self._threads = DaemonThreads("toolpool-output")
 
     def begin(self) -> None:
         """Empty the file."""
@@ -47,18 +47,7 @@ class Sink:
             return
         # A slow reader must not block the event loop. A daemon thread, because a blocked write
         # cannot be cancelled.
-        loop = asyncio.get_running_loop()
-        written: asyncio.Future[OSError | None] = loop.create_future()
-
-        def write_out() -> None:
-            error = self._write(lines)
-            try:
-                loop.call_soon_threadsafe(_resolve, written, error)
-            except RuntimeError:
-                return  # the loop has ended
-
-        threading.Thread(target=write_out, name="toolpool-output", daemon=True).start()
-        _report(self.name, await written)
+        _report(self.name, await self._threads.call(self._write, lines))
 
     def _write(self, lines: bytes) -> OSError | None:
         rest = memoryview(lines)
@@ -94,11 +83,6 @@ def _open(path: str | None) -> int:
         sys.stdout.flush()
         return sys.stdout.fileno()
     return os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-
-
-def _resolve(future: "asyncio.Future[OSError | None]", error: OSError | None) -> None:
-    if not future.done():
-        future.set_result(error)
 
 
 def _report(name: str, error: OSError | None) -> None:
