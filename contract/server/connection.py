@@ -1,6 +1,7 @@
 """Opens Redis clients with toolpool's options and diagnoses servers."""
 
 import asyncio
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
@@ -205,19 +206,19 @@ def open_async(settings: Settings, *, blocking: bool = False) -> "redis.asyncio.
         protocol=2,
     )
     kind: Any = pool.connection_class
-    pool.connection_class = _packing_in_c(kind)
+    pool.connection_class = _lean(kind)
     client: redis.asyncio.Redis = AsyncRedisClient.from_pool(pool)
     return client
 
 
 @cache
-def _packing_in_c(connection: Any) -> Any:
-    """A connection class that packs commands in C, as redis-py's sync client does.
+def _lean(connection: Any) -> Any:
+    """A connection class that packs commands in C, and writes without a task for each.
 
     Packing in Python takes as long as everything else that a worker does for a short call.
     """
 
-    class Packing(connection):  # type: ignore[misc]
+    class Lean(connection):  # type: ignore[misc]
         def pack_command(self, *args: Any) -> list[bytes]:
             name = args[0]
             if isinstance(name, str) and " " in name:  # as in CLIENT SETINFO
@@ -227,7 +228,24 @@ def _packing_in_c(connection: Any) -> Any:
             except TypeError as error:
                 raise DataError(str(error)) from error
 
-    return Packing
+        async def send_packed_command(
+            self, command: str | bytes | Iterable[bytes], check_health: bool = True
+        ) -> None:
+            writer = self._writer
+            if writer is not None and _is_free(writer) and not isinstance(command, (str, bytes)):
+                writer.writelines(command)
+                if _is_free(writer):
+                    return  # the socket took all of it
+                command = (b"",)  # redis-py waits until it does, or finds the fault
+            await super().send_packed_command(command, check_health)
+
+    return Lean
+
+
+def _is_free(writer: asyncio.StreamWriter) -> bool:
+    """Whether a connection is open, and its socket has taken what was written before."""
+    transport = writer.transport
+    return not transport.is_closing() and not transport.get_write_buffer_size()
 
 
 def open_sync(settings: Settings) -> "redis.Redis":

@@ -1,10 +1,15 @@
 """Connections are used again without a check by the server, and none is lost or mixed up."""
 
 import asyncio
+from pathlib import Path
+from typing import Any
 
+import pytest
 import redis
 
+from tests.chaos.servers import Server
 from tests.waiting import eventually
+from toolpool.contract.errors import ServerUnavailable
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 
@@ -61,3 +66,47 @@ async def test_a_cancelled_read_leaves_no_reply_to_the_next_command(redis_url: s
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
             assert await client.echo(f"e{number}") == f"e{number}".encode()
+
+
+async def test_a_command_takes_no_task_of_its_own(redis_url: str) -> None:
+    """redis-py starts one for each write, which costs a call two turns of the event loop."""
+    loop, made = asyncio.get_running_loop(), 0
+
+    def count(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> "asyncio.Task[Any]":
+        nonlocal made
+        made += 1
+        return asyncio.Task(work, loop=loop, **options)
+
+    async with connection.open_async(Settings(redis_url=redis_url)) as client:
+        await client.get("k")
+        loop.set_task_factory(count)
+        try:
+            for _ in range(10):
+                await client.get("k")
+        finally:
+            loop.set_task_factory(None)
+    assert made == 0
+
+
+async def test_a_command_that_fills_the_socket_arrives_whole(redis_url: str) -> None:
+    large = b"x" * 20_000_000
+    async with connection.open_async(Settings(redis_url=redis_url)) as client:
+        await asyncio.gather(*(client.set(f"large{n}", large, ex=60) for n in range(3)))
+        assert [await client.strlen(f"large{n}") for n in range(3)] == [len(large)] * 3
+        assert await client.delete(*(f"large{n}" for n in range(3))) == 3
+
+
+async def test_a_server_that_takes_nothing_ends_a_large_write(tmp_path: Path) -> None:
+    server = Server(tmp_path / "server")
+    settings = Settings(redis_url=server.url, connect_timeout=0.2)
+    try:
+        async with connection.open_async(settings) as client:
+            await client.get("k")
+            server.freeze()
+            async with asyncio.timeout(30):
+                with pytest.raises(ServerUnavailable, match="writing to socket"):
+                    await client.set("large", b"x" * 20_000_000)
+            server.thaw()
+            assert await client.echo("e") == b"e"
+    finally:
+        server.close()
