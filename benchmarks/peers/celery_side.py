@@ -60,4 +60,4 @@ async def _measured(load: loads.Load, seconds: float) -> loads.Figures:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(sys.argv[1]))
+    loads.run(_main(sys.argv[1]))

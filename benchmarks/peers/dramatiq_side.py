@@ -64,4 +64,4 @@ async def _measured(load: loads.Load, seconds: float) -> loads.Figures:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main())
+    loads.run(_main())

@@ -61,4 +61,4 @@ async def _main(kind: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(sys.argv[1]))
+    loads.run(_main(sys.argv[1]))
