@@ -184,7 +184,7 @@ def values_match(denied: Any, value: Any) -> bool:
     """Whether a switch on the value `denied` applies to `value`; both are JSON, or both typed.
 
     True is not 1, and 1 is 1.0. A number may be written as text, and a value may stand alone or in
-    a list. A path may begin with two slashes.
+    a list. A typed path may begin with two slashes.
     """
     if isinstance(value, LISTS) and not isinstance(denied, LISTS):
         return any(values_match(denied, each) for each in value)

@@ -213,10 +213,11 @@ def open_async(settings: Settings, *, blocking: bool = False) -> "redis.asyncio.
 
 @cache
 def _lean(connection: Any) -> Any:
-    """A connection class that packs commands in C, and writes without a task for each.
+    """A connection class that packs commands in C, and writes without a task or timer for each.
 
     Packing in Python takes as long as everything else that a worker does for a short call.
     """
+    is_plain = not issubclass(connection, redis.asyncio.SSLConnection)
 
     class Lean(connection):  # type: ignore[misc]
         def pack_command(self, *args: Any) -> list[bytes]:
@@ -232,11 +233,12 @@ def _lean(connection: Any) -> Any:
             self, command: str | bytes | Iterable[bytes], check_health: bool = True
         ) -> None:
             writer = self._writer
-            if writer is not None and _is_free(writer) and not isinstance(command, (str, bytes)):
+            is_simple = is_plain and not self.health_check_interval
+            if isinstance(command, list) and is_simple and writer is not None and _is_free(writer):
                 writer.writelines(command)
                 if _is_free(writer):
                     return  # the socket took all of it
-                command = (b"",)  # redis-py waits until it does, or finds the fault
+                command = ()  # redis-py waits until it does, or finds the fault
             await super().send_packed_command(command, check_health)
 
     return Lean

@@ -36,6 +36,8 @@ _ASKED_TOGETHER_SECONDS = 10.0
 """How many seconds after its queue wait a refused call may still be dispatched elsewhere."""
 LEAST_KEPT_SECONDS = 40.0
 """A refusal is kept for at least this many seconds."""
+_LONGEST_KEPT_SECONDS = 3_600.0
+"""The longest time for which a refusal is kept because of its `retry_after`."""
 
 Refused = tuple[PendingCall, Outcome]
 
@@ -189,7 +191,7 @@ class Refusals:
             key=pending.key,
             nonce=new_nonce(),
             epoch=pending.epoch or pending.accepted_in,
-            keep=max(keep, outcome.retry_after or 0.0),
+            keep=max(keep, min(outcome.retry_after or 0.0, _LONGEST_KEPT_SECONDS)),
             unclaimed=encode(Settled(key=pending.key, outcome=outcome, at=at)),
             claimed=doubtful,
             doubtful=doubtful,

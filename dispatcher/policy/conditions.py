@@ -4,6 +4,8 @@ Patterns are those of JSON Schema (ECMA-262), without lookaround and back refere
 matching takes linear time: the text comes from a model.
 """
 
+import math
+import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
@@ -28,7 +30,13 @@ from toolpool.dispatcher.policy.equality import (
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+|\*)\]")
 _FLAGS = re.compile(r"\(\?([a-zA-Z-]+)[:)]")
 _LONGEST_NUMBER = 1_000
-_NUMBERS = ("above", "at_least", "below", "at_most")
+_ORDER: dict[str, Callable[[Any, Any], bool]] = {
+    "above": operator.gt,
+    "at_least": operator.ge,
+    "below": operator.lt,
+    "at_most": operator.le,
+}
+_EXACT_IN_FLOATS = 2**53
 _RUST = {
     ".": r"[^\n\r\u2028\u2029]",
     r"\b": r"(?-u:\b)",
@@ -131,7 +139,7 @@ class Test:
     @property
     def needs_number(self) -> bool:
         """Whether it compares numbers only."""
-        return any(getattr(self.condition, name) is not None for name in _NUMBERS)
+        return any(getattr(self.condition, name) is not None for name in _ORDER)
 
     @property
     def needs_text(self) -> bool:
@@ -308,7 +316,7 @@ def _comparisons(condition: Condition, reading: Reading, *, is_loose: bool) -> I
         yield _one_of(condition.one_of, reading, is_loose=is_loose)
     if condition.none_of is not None:
         yield _not(_one_of(condition.none_of, reading, is_loose=not is_loose))
-    for name in _NUMBERS:
+    for name in _ORDER:
         limit = getattr(condition, name)
         if limit is not None:
             yield _number(name, limit, reads_texts=reading.likeness.is_number)
@@ -371,23 +379,26 @@ def _number(name: str, given: float, *, reads_texts: bool) -> Holds:
     limit = number_of(given)  # 0.1 is the number that is written so, as it is for a Decimal
     if limit is None:
         raise ValueError(f"`{name}` must be a JSON number, not nan or inf")
-    compare: Callable[[Any], bool] = {
-        "above": lambda value: value > limit,
-        "at_least": lambda value: value >= limit,
-        "below": lambda value: value < limit,
-        "at_most": lambda value: value <= limit,
-    }[name]
+    compare = _ORDER[name]
+    # Large integers are compared with an integer: their conversion to a Decimal is slow.
+    whole = math.floor(limit) if name in ("above", "at_most") else math.ceil(limit)
+    is_float = isinstance(given, float) or abs(given) <= _EXACT_IN_FLOATS
 
     def holds(value: Any, budget: Budget) -> bool:
         budget.spend(5)
         if value is None:
             return False
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        is_read = is_number or (reads_texts and isinstance(value, str))
-        number = number_of(value) if is_read else None
+        if isinstance(value, int) and not isinstance(value, bool):
+            return compare(value, whole)
+        if isinstance(value, float) and is_float:
+            return compare(value, given)
+        number = None
+        if isinstance(value, float) or (reads_texts and isinstance(value, str)):
+            budget.spend(10 + (len(value) // 20 if isinstance(value, str) else 0))
+            number = number_of(value)
         if number is None:
             raise RuleFailed(f"`{name}` needs a number, and the value is a {_kind(value)}")
-        return compare(number)
+        return compare(number, limit)
 
     return holds
 

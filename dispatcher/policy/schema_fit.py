@@ -74,7 +74,7 @@ class ToolSchema:
             if isinstance(step, int) and any(part.get("uniqueItems") is True for part in parts):
                 where = shown_path(test.steps[:number])
                 raise Useless(f"{where} is a set, which has no order: give {where}[*]")
-            if not step and number + 1 == len(test.steps):
+            if not step and number + 1 == len(test.steps):  # [*] or [0]
                 _require_elements(test, parts, shown_path(test.steps[:number]))
             forms.append(self._forms(parts, step))
             parts = self._parts(below)
@@ -236,7 +236,11 @@ def _require_comparable(test: Test, parts: Sequence[Node], compared: Sequence[No
 
 
 def _require_elements(test: Test, parts: Sequence[Node], where: str) -> None:
-    """Raises `Useless` if the value at `where` has no elements, or if these may be lists too."""
+    """Raises `Useless` if `[*]` or `[0]` of the value at `where` cannot be applied.
+
+    An object with named fields has no elements. Where elements may be lists or not, a list that
+    a condition names could be either the value or an element of it.
+    """
     has_list = any(isinstance(constant, list) for constant in test.constants)
     if has_list and test.steps[-1] is None and _may_be_nested(parts):
         raise Useless(f"{where} may be one list or a list of lists: give {where} to compare both")

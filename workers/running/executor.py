@@ -57,8 +57,8 @@ _FRESH = 5 / 8
 _EXCLUSIVE_STOP = 6 / 8
 """The age of the lease at which exclusive calls are stopped, as a share of `lease_ttl`."""
 _LARGE_CALL_BYTES = 1 << 14
-"""Larger calls start one in each turn of the loop: typing arguments of 1 MB takes up to
-a tenth of a second.
+"""If the calls of a message are larger on average, each starts in a turn of the loop of its own:
+typing arguments of 1 MB takes up to a tenth of a second.
 """
 _AWAY, _FAILED = "away", "failed"
 _Waiting = tuple[CallMessage, Delivery]
@@ -489,13 +489,13 @@ class Executor:
             enter_by=enter_by,
             overdue_at=now + time_left + _OVERDUE_SECONDS,
         )
-        running.task = asyncio.get_running_loop().create_task(self._run(running, time_left))
+        running.task = asyncio.get_running_loop().create_task(self._run(running))
 
-    async def _run(self, running: ClaimedCall, time_left: float) -> None:
+    async def _run(self, running: ClaimedCall) -> None:
         call, busy_until = running.call, None
         running.is_under_way = True
         try:
-            run = await self._run_call(running, time_left)
+            run = await self._run_call(running)
             outcome, busy_until = run.outcome, run.busy_until
             if run.whole is not None:
                 outcome = await self._keep_whole(running, outcome, run.whole)
@@ -533,7 +533,7 @@ class Executor:
         else:
             self._limit_notices.never_begun(key, nonce, limits)
 
-    async def _run_call(self, running: ClaimedCall, time_left: float) -> Completion:
+    async def _run_call(self, running: ClaimedCall) -> Completion:
         if running.stop_requested_at is not None:  # stopped before its first step
             return Completion(self._runner.outcomes.never_started(running.call))
         if running.message_bytes > _LARGE_CALL_BYTES * len(running.batch.calls):
@@ -547,7 +547,7 @@ class Executor:
                 return Completion(self._runner.outcomes.never_started(running.call))
         return await self._runner.run(
             running.call,
-            time_left,
+            running.deadline - time.monotonic(),
             partial(self._settler.progress, running.batch, running.call.key),
             partial(self._fell_silent, running),
             partial(self._has_begun, running),

@@ -47,7 +47,7 @@ class WorkerOutcomes:
         return self.signed(failure(Code.CANCELLED, "", Executed.UNKNOWN), call, 0.0)
 
     def never_started(self, call: CallMessage) -> Outcome:
-        """The outcome of a call that was cancelled during its claim."""
+        """The outcome of a call that was claimed and cancelled before its start."""
         return self.signed(failure(Code.CANCELLED, "", Executed.NO), call, 0.0)
 
     def lost(self, call: CallMessage, reason: str) -> Outcome:

@@ -45,9 +45,9 @@ class BeatThrottle:
 
 
 class RunTimers:
-    """The timeouts of all runs on one event loop, with one timer of the loop for the earliest.
+    """The timeouts of many runs, with one timer of the event loop for the earliest.
 
-    A timer for each run would take fifteen function calls of every call.
+    With `asyncio.timeout`, each has a timer of its own, which takes 19 function calls.
     """
 
     def __init__(self) -> None:
@@ -81,14 +81,16 @@ class RunTimers:
     def _expire(self) -> None:
         self._timer, self._due_at = None, math.inf
         now = time.monotonic()
-        while self._ends and (self._ends[0][0] <= now or self._ends[0][2].is_over):
-            _, _, run = heapq.heappop(self._ends)
-            if run.is_over:
-                self._over -= 1
-            else:
-                run.expire()
-        if self._ends:
-            self._wait_until(self._ends[0][0])
+        try:
+            while self._ends and (self._ends[0][0] <= now or self._ends[0][2].is_over):
+                _, _, run = heapq.heappop(self._ends)
+                if run.is_over:
+                    self._over -= 1
+                else:
+                    run.expire()  # may raise what a tool awaits raises when it is cancelled
+        finally:
+            if self._ends:
+                self._wait_until(self._ends[0][0])
 
 
 class RunTimeout:

@@ -30,7 +30,7 @@ from toolpool import Code, Dispatcher, Hooks, tool
 from toolpool.contract.schema.validator import SchemaValidator
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.observer import HookFailure, Observer
-from toolpool.dispatcher.policy import schema_fit
+from toolpool.dispatcher.policy import conditions, schema_fit
 from toolpool.dispatcher.policy.equality import RuleFailed
 from toolpool.dispatcher.policy.rule_file import RuleFile
 from toolpool.dispatcher.policy.rules import Rules, parse
@@ -242,6 +242,18 @@ LIMITS = [
     ("at_least", "0.1", "0.09999999999999999999", False),
     ("above", "0.1", "0.1", False),
     ("above", "1.1", "1.1000000000000000001", True),
+    ("above", "1.5", 2, True),
+    ("above", "1.5", 1, False),
+    ("at_least", "1.5", 2, True),
+    ("at_least", "1.5", 1, False),
+    ("below", "-1.5", -2, True),
+    ("below", "-1.5", -1, False),
+    ("at_most", "-1.5", -2, True),
+    ("at_most", "-1.5", -1, False),
+    ("at_most", "1e23", 1e23, True),
+    ("above", "9007199254740993", 9007199254740992.0, False),
+    ("below", "9007199254740993", 9007199254740992.0, True),
+    ("above", "1e308", 10**400, True),
     ("at_most", "19.99", "19.99", True),
     ("at_most", "19.99", "19.990000000000000001", False),
     ("below", "0.3", "0.3", False),
@@ -259,6 +271,20 @@ def test_a_limit_is_the_number_that_is_written(
         text = f'{default}[[rule]]\naction = "{action}"\nargument = "lines"\n{key} = {limit}'
         spec = msgspec.structs.replace(order.spec, input_schema=with_lines(schema_of(Decimal)))
         assert isinstance(judged(parse(text, "p"), spec, sent), Deny) is expected
+
+
+def test_large_integers_are_compared_with_a_limit_without_a_conversion() -> None:
+    """A Decimal of thousands of digits takes milliseconds, and no step counts it."""
+    test = conditions.Test(conditions.Condition(argument="a[*]", below=-0.5))
+    numbers, converted = [10**4_000 + number for number in range(50)], list[Any]()
+
+    class Counted(int):
+        def __lt__(self, other: Any) -> bool:
+            converted.append(other)
+            return super().__lt__(other)
+
+    assert not test.holds({"a": [Counted(number) for number in numbers]}, for_all=False)
+    assert len(converted) == 50 and {type(each) for each in converted} == {int}
 
 
 def test_a_set_has_no_position() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 import weakref
+from typing import Any
 
 import msgspec
 import pytest
@@ -57,6 +58,29 @@ async def test_each_of_many_runs_ends_at_its_own_time() -> None:
     first, *_, last = ended
     assert (first, last) == ("short", "long")
     assert all(ended[name] >= seconds for name, seconds in times.items())
+
+
+async def test_a_run_whose_cancel_raises_takes_no_timeout_from_the_others() -> None:
+    timers, loop = RunTimers(), asyncio.get_running_loop()
+    loop.set_exception_handler(lambda *_: None)
+
+    class Stubborn(asyncio.Future[None]):
+        def cancel(self, msg: Any | None = None) -> bool:
+            raise RuntimeError("not now")
+
+    waits_on = Stubborn()
+
+    async def stubborn() -> None:
+        async with RunTimeout(timers, 0.02, None):
+            await waits_on
+
+    first = asyncio.ensure_future(stubborn())
+    await asyncio.sleep(0)
+    with pytest.raises(TimeoutError):
+        async with RunTimeout(timers, 0.05, None):
+            await asyncio.wait_for(asyncio.Event().wait(), 10)
+    waits_on.set_result(None)
+    await asyncio.gather(first, return_exceptions=True)
 
 
 async def test_runs_that_end_in_time_are_not_cancelled_and_not_kept() -> None:
