@@ -94,10 +94,15 @@ def is_switched_off(values: BaseModel, field: str, denied: Any) -> bool:
     with contextlib.suppress(Exception):
         if values_match(denied, _as_json(getattr(values, field))):
             return True
+    is_element = False
     try:
         others = [with_argument(values, field, denied) for _ in range(2)]
-    except Exception:  # noqa: BLE001 - validators are user code: no call can have this value
-        return False
+    except Exception:  # noqa: BLE001 - validators are user code
+        try:  # it may be one value of a list
+            others = [with_argument(values, field, [denied]) for _ in range(2)]
+            is_element = True
+        except Exception:  # noqa: BLE001 - no call can have this value
+            return False
     try:
         denied, again, value = (getattr(each, field) for each in (*others, values))
         if _is_by_identity(value) or not values_match(denied, again):
@@ -107,7 +112,7 @@ def is_switched_off(values: BaseModel, field: str, denied: Any) -> bool:
             denied, again, value = (dump[field] for dump in dumps)
             if not values_match(denied, again):
                 return True  # typed differently each time, for example with a random id
-        return values_match(denied, value)
+        return values_match(next(iter(denied)) if is_element else denied, value)
     except Exception:  # noqa: BLE001 - it has no serializer, is left out, or cannot be compared
         return True
 

@@ -137,7 +137,12 @@ def cost_of(schema: dict[str, Any], found: Extent) -> ValidationCost | None:
 
 
 def fan(schema: dict[str, Any], found: Extent) -> int:
-    """How many errors the branches of unions may cause for one value; 0 without unions."""
+    """How many errors the branches of unions may cause for one value; 0 without unions.
+
+    With `propertyNames`, each error carries the whole object, so that they have to be counted.
+    """
+    if "'propertyNames'" in repr(schema):
+        return UNBOUND
     if not found.unions:
         return 0
     try:

@@ -66,6 +66,10 @@ class _Node:
         return 1 + len(list_of(self.schema.get("required")))
 
 
+_NAMES_OF_AN_ERROR = 128
+"""An error of a name carries all fields of the object: this many take as long as an error."""
+
+
 class ValidationTooCostly(Exception):
     """Raised when the validation of a call would take too many steps."""
 
@@ -261,6 +265,8 @@ class _Count:
 
     def _steps_of_fields(self, node: _Node, value: dict[str, Any]) -> int:
         found = len(value) * node.each_name
+        if self._errors and node.names:
+            found += len(value) ** 2 // _NAMES_OF_AN_ERROR
         if found > self._most:  # counting would take as long
             raise ValidationTooCostly
         for name, field_value in value.items():

@@ -282,6 +282,11 @@ def _steps(path: str) -> Steps:
         if found is None or (found[1] and steps and path[at - 1] != "."):
             raise ValueError(f"{path!r} is not a valid path: an example is `customer.lines[*].sku`")
         name, position = found.groups()
+        if name and (name in ("*", "$") or name != name.strip() or name.startswith("/")):
+            raise ValueError(
+                f"{path!r} is not a valid path: write `labels[*]` for each value of a list or a "
+                "map, and `customer.id` for a field"
+            )
         steps.append(name or (None if position == "*" else int(position)))
         at = found.end()
     if not steps:

@@ -180,7 +180,7 @@ class ToolSchema:
         return [*parts, *self._parts(self._elements(parts))]
 
     def _forms(self, parts: Sequence[Node], step: str | int | None) -> StepForms:
-        is_open = all(map(_says_nothing, parts))
+        is_open = all(map(_says_nothing, parts)) or {} in parts
         maps = [part for part in parts if _of_any_name(part)]
         has_objects = any(part.get("properties") for part in parts)
         if not isinstance(step, str):
@@ -310,9 +310,17 @@ def _of_any_name(part: Node) -> list[Any]:
 def _of_other_names(part: Node) -> list[Any]:
     """The schema of the fields that a schema does not name; empty if it has none."""
     below = part.get("additionalProperties", part.get("unevaluatedProperties"))
-    if below is None and part.get("type") == "object":
+    if below is None and _may_be_object(part):
         below = part.keys().isdisjoint({"properties", "patternProperties", *_CARRIERS})
     return [] if below is None or below is False else [below]
+
+
+def _may_be_object(part: Node) -> bool:
+    """Whether a schema says by its type that it accepts objects, or is only about lists."""
+    if "type" in part:
+        return "object" in _types(part)
+    is_listed = listed_values(part) is not None
+    return not is_listed and not part.keys().isdisjoint(_OF_LISTS | _OF_OBJECTS)
 
 
 def _below(parts: Sequence[Node], step: str | int | None) -> Iterator[list[Any]]:
@@ -329,7 +337,7 @@ def _below(parts: Sequence[Node], step: str | int | None) -> Iterator[list[Any]]
             yield [True]
         if "array" in types:
             yield _items(part, step)
-        if "object" in types and step is None:
+        if step is None and ("object" in types or _of_any_name(part)):
             yield members_of(part.get("properties")) + _of_any_name(part)
         # one value in place of a list is its only element; a map has elements
         is_map = step is None and types <= {"object", "null"} and not part.get("properties")

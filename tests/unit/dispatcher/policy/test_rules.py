@@ -42,6 +42,12 @@ def verdict(condition: str, call: ProposedCall, action: str = "deny") -> Verdict
     return parse(f'[[rule]]\naction = "{action}"\n{condition}', "p").decide(call).verdict
 
 
+@pytest.mark.parametrize("path", ["labels.*", "*", "a.*.b", "$.a", "/a/b", " a", "a. b"])
+def test_a_path_of_another_language_is_refused(path: str) -> None:
+    with pytest.raises(Misconfigured, match="is not a valid path"):
+        parse(f'[[rule]]\naction = "deny"\nargument = "{path}"\nequals = 1', "p")
+
+
 FITS = [
     ('argument = "amount"\nabove = 500', {"amount": 501}),
     ('argument = "amount"\nabove = 500', {"amount": 500.5}),

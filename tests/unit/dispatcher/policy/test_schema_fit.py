@@ -371,6 +371,11 @@ MATCHED = [
     (BESIDE_A_PATTERN, "x_id", ID.upper(), {"x_id": ID}),
     (Line | Literal["self"], "", "self", "self"),
     ({}, "[*].sku", "evil", {"a": {"sku": "evil"}}),
+    ({"type": ["object", "null"]}, "[*]", "evil", {"a": "evil"}),
+    ({"type": ["object", "array"]}, "[*].sku", "evil", {"a": {"sku": "evil"}}),
+    ({"type": ["string", "object", "array", "null"]}, "[*].sku", "evil", {"a": {"sku": "evil"}}),
+    ({"items": {"properties": {"sku": {}}}}, "[*].sku", "evil", {"a": {"sku": "evil"}}),
+    (Any | list[Line], "[*].sku", "evil", {"a": {"sku": "evil"}}),
     ({}, "[*].sku", "evil", {"sku": "evil"}),
     # a tool with a raw schema gets a text as it was sent
     *(({"type": "string", "format": "duration"}, "", "PT24H", text) for text in ("PT24H", "P1D")),
