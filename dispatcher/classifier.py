@@ -5,11 +5,17 @@ import hashlib
 import msgspec
 
 from toolpool.contract.call import ToolCall
+from toolpool.contract.credentials import missing_secret_in
 from toolpool.contract.outcome import Code, ErrorType, Executed, Outcome
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.messages import advice, texts
 from toolpool.dispatcher.messages.wording import Wording
+
+NEVER_RETRIED = frozenset(
+    {Code.OVERLOADED, Code.CIRCUIT_OPEN, Code.QUEUE_UNREACHABLE, Code.EXPIRED}
+)
+"""Codes that are not retried: a retry would only wait for the same cause again."""
 
 
 def is_retryable(code: Code, executed: Executed, spec: ToolSpec | None) -> bool:
@@ -26,6 +32,13 @@ def is_retryable(code: Code, executed: Executed, spec: ToolSpec | None) -> bool:
         case ErrorType.RUNTIME if spec is None or spec.effects is not Effects.WRITE:
             return True
     return executed is Executed.NO or (spec is not None and spec.rerunnable)
+
+
+def is_final(outcome: Outcome) -> bool:
+    """Whether a failure that did not run is never retried by the pool, for any tool."""
+    is_of_call = outcome.code is not None and not is_retryable(outcome.code, Executed.NO, None)
+    waits_for_person = outcome.code is Code.REPORTED and missing_secret_in(outcome.details)
+    return is_of_call or outcome.code in NEVER_RETRIED or bool(waits_for_person)
 
 
 def rejected(call: ToolCall, code: Code, text: str, wording: Wording) -> ToolResult:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 _COMPLETED_KEPT = 1_000
 _SESSIONS_KEPT = 10_000
+_HANDLES_REMEMBERED = 10_000
 
 
 class CompletedHandles:
@@ -18,6 +19,7 @@ class CompletedHandles:
         self._inboxes: OrderedDict[str | None, asyncio.Queue[str]] = OrderedDict()
         self._followed: dict[str | None, asyncio.Queue[str]] = {}
         self._followers: Counter[str | None] = Counter()
+        self._added: OrderedDict[str, None] = OrderedDict()
 
     def close(self) -> None:
         """End every stream, by an empty handle that each follower puts back for the next."""
@@ -52,7 +54,13 @@ class CompletedHandles:
         return inbox
 
     def add(self, handle: str, session: str | None) -> None:
-        """Add the handle of a call that has ended."""
+        """Add the handle of a call that has ended, once: a later request for it is no news."""
+        if handle in self._added:
+            return
+        if handle:  # an empty one ends a stream
+            self._added[handle] = None
+            if len(self._added) > _HANDLES_REMEMBERED:
+                self._added.popitem(last=False)
         inbox = self._inbox(session)
         if inbox.full():
             inbox.get_nowait()

@@ -19,6 +19,7 @@ from toolpool.contract.redis_keys import retry_key
 from toolpool.contract.result import State
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.calls.countdown_latch import CountdownLatch, Waiter
+from toolpool.dispatcher.classifier import is_final
 from toolpool.dispatcher.observer import CallFacts
 
 
@@ -447,10 +448,13 @@ class PendingCall(msgspec.Struct, eq=False):
         """Set the outcome, wake the waiters, and stop the task that would answer it.
 
         Takes effect only once. If no worker started the last attempt, or its approval had ended,
-        the outcome is that of the previous attempt.
+        the outcome is that of the previous attempt. If it did not run, and another dispatcher may
+        have the time for a retry, it is unknown whether it runs.
         """
         if outcome.code is Code.EXPIRED and self.ran_before is not None:
             outcome = self.ran_before
+        if outcome.executed is Executed.NO and self._may_be_retried_elsewhere(outcome):
+            outcome = msgspec.structs.replace(outcome, executed=Executed.UNKNOWN)
         self.outcome = outcome
         self.answered_at = time.monotonic()
         for latch in self.latches:
@@ -460,6 +464,10 @@ class PendingCall(msgspec.Struct, eq=False):
         if self.on_answered is not None:
             self.on_answered(self)
         return outcome
+
+    def _may_be_retried_elsewhere(self, outcome: Outcome) -> bool:
+        may_be_retried = self.message.rerunnable and self.message.retries > 0
+        return may_be_retried and self.may_be_known and not is_final(outcome)
 
     async def wait(self, seconds: float) -> None:
         """Return when it is answered, or after `seconds`."""

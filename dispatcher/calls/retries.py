@@ -6,25 +6,15 @@ import time
 from collections.abc import Callable
 
 from toolpool.contract.credentials import missing_secret_in
-from toolpool.contract.outcome import Code, Executed, Outcome
+from toolpool.contract.outcome import Code, Outcome
 from toolpool.dispatcher.calls.deadlines import Deadlines
 from toolpool.dispatcher.calls.pending import PendingCall
 from toolpool.dispatcher.calls.pending_factory import ANSWER_MARGIN_SECONDS
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.services import Services
-from toolpool.dispatcher.classifier import is_retryable
+from toolpool.dispatcher.classifier import NEVER_RETRIED, is_retryable
 
 _LONGEST_PAUSE_SECONDS = 10.0
-_NEVER_RETRIED = frozenset(
-    {Code.OVERLOADED, Code.CIRCUIT_OPEN, Code.QUEUE_UNREACHABLE, Code.EXPIRED}
-)
-"""Codes that are not retried: a retry would only wait for the same cause again."""
-
-
-def is_final(outcome: Outcome) -> bool:
-    """Whether a failure that did not run is never retried by the pool, for any tool."""
-    is_of_call = outcome.code is not None and not is_retryable(outcome.code, Executed.NO, None)
-    return is_of_call or outcome.code in _NEVER_RETRIED
 
 
 def pause_before(
@@ -37,7 +27,7 @@ def pause_before(
     message = pending.message  # a later release may declare other retries
     if outcome.ok or not message.retries or not message.rerunnable:
         return None
-    if outcome.code is None or outcome.code in _NEVER_RETRIED:
+    if outcome.code is None or outcome.code in NEVER_RETRIED:
         return None
     if pending.is_abandoned and not pending.is_cancelled:
         return None

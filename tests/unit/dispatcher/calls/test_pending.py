@@ -311,3 +311,31 @@ def test_the_ledger_never_gets_a_deadline_in_the_past() -> None:
     assert 0 < opening.wait < 0.1
     assert 0 < opening.deadline < 0.1
     assert opening.keep >= 60.0
+
+
+AGAIN = ToolSpec(name="t", effects=Effects.READ, retries=2)
+BROKEN = failure(Code.INTERNAL, "", Executed.NO)
+
+
+@pytest.mark.parametrize(
+    ("spec", "session", "outcome", "executed"),
+    [
+        (AGAIN, "s", BROKEN, Executed.UNKNOWN),
+        (AGAIN, None, BROKEN, Executed.NO),  # no other dispatcher can know it
+        (READ, "s", BROKEN, Executed.NO),
+        (AGAIN, "s", failure(Code.DENIED, "", Executed.NO), Executed.NO),
+        (AGAIN, "s", failure(Code.OVERLOADED, "", Executed.NO), Executed.NO),
+        (AGAIN, "s", FAILED, Executed.YES),
+    ],
+)
+def test_a_call_that_another_dispatcher_may_retry_is_not_said_to_be_unrun(
+    spec: ToolSpec, session: str | None, outcome: Outcome, executed: Executed
+) -> None:
+    assert pending("k", spec=spec, session=session).answer(outcome).executed is executed
+
+
+def test_a_call_without_a_retry_left_is_said_to_be_unrun() -> None:
+    call = pending("k", spec=AGAIN, session="s")
+    for _ in range(2):
+        call.start_again(start_by=call.start_by, before=BROKEN)
+    assert call.answer(BROKEN).executed is Executed.NO

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -135,6 +136,23 @@ async def test_a_refusal_is_written_before_it_is_said(bench: Bench) -> None:
     assert await bench.answer_to(bench.call("other")) == FULL
     assert call.outcome == FULL
     assert outcome_in(bench.server.outcome("k")) == FULL
+
+
+async def test_the_time_that_it_takes_to_record_a_refusal_counts(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another dispatcher may send the call as soon as the recorded time is over."""
+    close = bench.transport.close_calls
+
+    async def slowly(*closings: Any, **options: Any) -> Any:
+        answers = await close(*closings, **options)
+        now = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now + 0.7)
+        return answers
+
+    monkeypatch.setattr(bench.transport, "close_calls", slowly)
+    outcome = await bench.answer_to(bench.call("k"), not_queued(Code.OVERLOADED, retry_after=3.0))
+    assert outcome is not None and outcome.retry_after == pytest.approx(2.3)
 
 
 async def test_a_refusal_is_kept_until_the_call_may_be_dispatched_again(bench: Bench) -> None:
