@@ -123,14 +123,14 @@ async def test_completed_handles_need_not_be_collected(dispatcher: Dispatcher) -
     """What nobody follows is bounded."""
     inbox = dispatcher._background._completed
     for number in range(20_000):
-        inbox.add("h", f"s{number}")
-    for _ in range(3_000):
-        inbox.add("h", "one")
+        inbox.add(f"s{number}", f"s{number}")
+    for number in range(3_000):
+        inbox.add(f"one{number}", "one")
     assert len(inbox._inboxes) == 10_000
     assert inbox._inboxes["one"].qsize() == 1_000
     followed = inbox.follow("kept")
     for number in range(20_000):
-        inbox.add("h", f"t{number}")
+        inbox.add(f"t{number}", f"t{number}")
     inbox.add("mine", "kept")
     assert followed.get_nowait() == "mine", "a follower is never forgotten"
 
