@@ -17,6 +17,7 @@ from toolpool.contract import encoding, logs
 from toolpool.contract.envelope import Envelope, Switch
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.ledger.protocols import SwitchChange
+from toolpool.contract.schema.canonical import spelling
 from toolpool.contract.schema.object_fields import fields_of
 from toolpool.contract.schema.validator import SchemaValidator
 from toolpool.contract.spec import ToolSpec
@@ -198,7 +199,7 @@ def values_match(denied: Any, value: Any) -> bool:
             values_match(denied[key], value[key]) for key in denied
         )
     if isinstance(denied, PurePosixPath) and isinstance(value, PurePosixPath):
-        denied, value = str(denied).replace("//", "/"), str(value).replace("//", "/")
+        denied, value = (spelling("path", str(each)) for each in (denied, value))
     if isinstance(denied, str) != isinstance(value, str):
         denied, value = _read(denied), _read(value)
     if isinstance(denied, bool) != isinstance(value, bool):

@@ -1,8 +1,11 @@
 """Outcomes that a dispatcher concludes itself, and the reasons in them."""
 
+import msgspec
+
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.rates import Rate
 
+_LEAST_RETRY_SECONDS = 0.1
 OVER_RATE = "over_rate"
 """The prefix of a limit's kind and rate: the reason of a call over its rate."""
 SERVER_FULL = "server_full"
@@ -18,6 +21,14 @@ OTHERS_WAIT = "others"
 def not_queued(code: Code, error: str = "", *, retry_after: float | None = None) -> Outcome:
     """The outcome of a call that did not run: it was not sent, or no worker claimed it."""
     return failure(code, error, Executed.NO, retry_after=retry_after)
+
+
+def with_time_left(outcome: Outcome, seconds: float) -> Outcome:
+    """A refusal that is `seconds` old: the time until it is over is shorter by that."""
+    if outcome.retry_after is None or seconds <= 0.0:
+        return outcome
+    left = max(_LEAST_RETRY_SECONDS, round(outcome.retry_after - seconds, 1))
+    return msgspec.structs.replace(outcome, retry_after=left)
 
 
 def server_full(retry_after: float) -> Outcome:

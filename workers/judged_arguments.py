@@ -94,15 +94,13 @@ def is_switched_off(values: BaseModel, field: str, denied: Any) -> bool:
     with contextlib.suppress(Exception):
         if values_match(denied, _as_json(getattr(values, field))):
             return True
-    is_element = False
-    try:
-        others = [with_argument(values, field, denied) for _ in range(2)]
-    except Exception:  # noqa: BLE001 - validators are user code
-        try:  # it may be one value of a list
-            others = [with_argument(values, field, [denied]) for _ in range(2)]
-            is_element = True
-        except Exception:  # noqa: BLE001 - no call can have this value
-            return False
+    for given in (denied, [denied]):  # it may be one value of a list
+        with contextlib.suppress(Exception):  # validators are user code
+            others = [with_argument(values, field, given) for _ in range(2)]
+            is_element = given is not denied
+            break
+    else:
+        return False  # no call can have this value
     try:
         denied, again, value = (getattr(each, field) for each in (*others, values))
         if _is_by_identity(value) or not values_match(denied, again):

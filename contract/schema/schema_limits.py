@@ -50,6 +50,7 @@ class Extent:
 
     references: bool = False
     unions: bool = False
+    limits_names: bool = False
     patterns: PatternCost = NO_COST
     is_slow: bool = False
     """Whether a list of objects, or many patterns for names, may take long."""
@@ -88,6 +89,7 @@ def _add(found: Extent, node: dict[str, Any]) -> None:
     keys = node.keys()
     found.references = found.references or not _REFERENCES.isdisjoint(keys)
     found.unions = found.unions or not UNIONS.isdisjoint(keys)
+    found.limits_names = found.limits_names or "propertyNames" in keys
     if "enum" in keys or "required" in keys:
         listed = len(list_of(node.get("enum"))), _OBJECTS * len(list_of(node.get("required")))
         found.longest = max(found.longest, *listed)
@@ -141,7 +143,7 @@ def fan(schema: dict[str, Any], found: Extent) -> int:
 
     With `propertyNames`, each error carries the whole object, so that they have to be counted.
     """
-    if "'propertyNames'" in repr(schema):
+    if found.limits_names:
         return UNBOUND
     if not found.unions:
         return 0

@@ -332,9 +332,7 @@ class QueuePump:
         if flow.waiting or flow.in_flight or flow.in_ring:
             return
         self._flows.pop(name, None)
-        session = flow.session
-        if not session.waiting and not session.in_flight:
-            self._pump.forget_if_empty(name)
+        self._pump.forget_if_empty(name)
 
     def has_room(self, name: str) -> None:
         """Send this session's next call, since the session may have one more call in flight."""

@@ -25,6 +25,7 @@ from toolpool.contract.outcome import Executed, Outcome
 from toolpool.dispatcher.calls.pending import CLOCK_MARGIN_SECONDS, PendingCall
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.classifier import is_final
+from toolpool.dispatcher.outcomes import with_time_left
 
 log = logs.logger("refusals")
 
@@ -153,7 +154,7 @@ class Refusals:
         asked_at = time.monotonic()
         answers = await self._close(closings, end)
         seconds = time.monotonic() - asked_at
-        refused = [(pending, _later(outcome, seconds)) for pending, outcome in refused]
+        refused = [(pending, with_time_left(outcome, seconds)) for pending, outcome in refused]
         for (pending, outcome), closing, answer in zip(refused, closings, answers, strict=True):
             if not pending.is_open:
                 continue
@@ -211,14 +212,6 @@ def _anew_after(outcome: Outcome) -> float | None:
     if outcome.retry_after is None:
         return None
     return max(0.0, outcome.retry_after - CLOCK_MARGIN_SECONDS - _ROUNDED_SECONDS)
-
-
-def _later(outcome: Outcome, seconds: float) -> Outcome:
-    """A refusal that took some seconds to record: the time until it is over is shorter."""
-    if outcome.retry_after is None or seconds < _ROUNDED_SECONDS / 2:
-        return outcome
-    left = max(_ROUNDED_SECONDS, round(outcome.retry_after - seconds, 1))
-    return msgspec.structs.replace(outcome, retry_after=left)
 
 
 def _unsure(outcome: Outcome) -> Outcome:

@@ -1,10 +1,7 @@
 """Reads the reply stream and applies each reply to its call."""
 
 import asyncio
-import math
 from collections.abc import Callable
-
-import msgspec
 
 from toolpool.contract import logs
 from toolpool.contract.envelope import (
@@ -21,6 +18,7 @@ from toolpool.contract.errors import MessageRejected
 from toolpool.contract.outcome import Outcome, is_temporary_refusal
 from toolpool.contract.redis_keys import root_of
 from toolpool.dispatcher.calls.services import Calls, Services
+from toolpool.dispatcher.outcomes import with_time_left
 
 log = logs.logger("reply_reader")
 
@@ -99,12 +97,9 @@ class ReplyReader:
 
     def _with_time_left(self, reply: Settled) -> Outcome:
         """The outcome. A refusal that was recorded before holds only for the rest of its time."""
-        outcome = reply.outcome
-        if not reply.at or outcome.retry_after is None or not is_temporary_refusal(outcome):
-            return outcome
-        left = max(0.1, reply.at + outcome.retry_after - self._transport.server_time())
-        left = min(outcome.retry_after, math.ceil(left * 10) / 10)
-        return msgspec.structs.replace(outcome, retry_after=left)
+        if not reply.at or not is_temporary_refusal(reply.outcome):
+            return reply.outcome
+        return with_time_left(reply.outcome, self._transport.server_time() - reply.at)
 
     def _apply(self, reply: Released | Unclaimed | Progress | Decided) -> None:
         pending = self._calls.find(reply.key)

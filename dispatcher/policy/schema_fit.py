@@ -316,7 +316,10 @@ def _of_other_names(part: Node) -> list[Any]:
 
 
 def _may_be_object(part: Node) -> bool:
-    """Whether a schema says by its type that it accepts objects, or is only about lists."""
+    """Whether a schema accepts objects.
+
+    Its type says so, or it has no type, and keywords that apply to objects or lists alone.
+    """
     if "type" in part:
         return "object" in _types(part)
     is_listed = listed_values(part) is not None

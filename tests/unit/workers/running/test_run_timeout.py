@@ -94,7 +94,7 @@ async def test_runs_that_end_in_time_are_not_cancelled_and_not_kept() -> None:
             await asyncio.Event().wait()
     async with RunTimeout(timers, 0.01, None):
         pass
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # its timeout would come now
 
 
 async def test_what_a_run_refers_to_is_freed_at_its_end() -> None:
@@ -123,7 +123,7 @@ async def test_a_run_that_its_host_cancels_stays_cancelled(first: str) -> None:
             finally:
                 if first == "timeout":
                     task.cancel()
-                time.sleep(0.03)
+                time.sleep(0.03)  # the timeout comes as well
                 if first == "host":
                     await asyncio.sleep(0.01)
 
