@@ -32,7 +32,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 WITH_PIP = rm -rf .venv && '$(PYTHON)' -m venv .venv && \
   $(PIP) install $(FROM_LOCK) && $(PIP) install $(THE_PROJECT)
 
-.PHONY: help setup run test test-long test-all test-types test-peers chaos-short chaos check format count bench bench-peers lock clean
+.PHONY: help setup run test test-long test-all test-types test-clients test-peers chaos-short chaos check format count bench bench-peers lock clean
 
 help: ## Say what there is
 	@echo 'Usage: make TARGET'
@@ -67,6 +67,9 @@ test-all: $(SET_UP) ## Run every test, those that kill servers in a loop as well
 
 test-types: $(SET_UP) ## Check the public types with pyright, and messages with the SDKs, each in its own environment
 	@$(PY) -m pytest tests/typing $(ARGS)
+
+test-clients: $(SET_UP) ## Dispatch beside other versions of Celery, redis-py and pydantic, each in its own environment
+	@$(PY) -m pytest tests/clients $(ARGS)
 
 test-peers: $(SET_UP) ## Report to a real server that takes what Sentry takes, in an environment of its own
 	@$(PY) -m pytest tests/peers $(ARGS)

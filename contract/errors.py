@@ -7,6 +7,7 @@ ToolpoolError
 │   ├── SigningKeyMissing          messages could not be signed or verified
 │   ├── ServerUnsuitable           Redis is too old, evicts keys or is a Cluster
 │   ├── BrokerUnreachable          no Redis or broker answers at the URL
+│   ├── PackageMissing             an optional package is not installed
 │   └── CatalogEmpty               no worker has published a tool
 ├── InvalidResponse            the dispatched value is not a model response
 ├── UnreadableResponse         the response has no calls that could be answered one by one
@@ -58,6 +59,10 @@ class ServerUnsuitable(Misconfigured):
 
 class BrokerUnreachable(Misconfigured):
     """Raised when no server answers at the configured URL within the connect timeout."""
+
+
+class PackageMissing(Misconfigured, ImportError):
+    """Raised when a feature needs a package that is not installed; the message names the extra."""
 
 
 class ServerError(ToolpoolError):

@@ -1,10 +1,12 @@
 """Imports the objects that settings and options name."""
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
-from toolpool.contract.errors import Misconfigured
+from toolpool.contract.errors import Misconfigured, PackageMissing
 
 
 def comma_separated(text: str) -> list[str]:
@@ -35,3 +37,27 @@ def imported(name: str, path: str) -> Callable[..., Any]:
         raise Misconfigured(f"{name}: {path!r} is a {type(found).__name__}, not a function")
     function: Callable[..., Any] = found
     return function
+
+
+_EXTRAS = {
+    "celery": "worker",
+    "kombu": "rabbitmq",
+    "httpcore": "worker",
+    "jsonschema": "cli",
+    "rich": "cli",
+    "typer": "cli",
+    "sentry_sdk": "sentry",
+    "opentelemetry": "otel",
+    "prometheus_client": "metrics",
+}
+"""The extra of toolpool that installs a package, by its module."""
+
+
+def require_package(module: str, needed_by: str) -> None:
+    """Raises `PackageMissing` if this is the module of an optional package not installed."""
+    # An imported module may have no spec: kombu replaces itself.
+    if module in _EXTRAS and module not in sys.modules and find_spec(module) is None:
+        raise PackageMissing(
+            f"{needed_by} needs the package {module}, which is not installed: run "
+            f"pip install 'toolpool[{_EXTRAS[module]}]'"
+        )

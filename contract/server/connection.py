@@ -21,6 +21,7 @@ from toolpool.contract.errors import (
     ServerUnsuitable,
     SigningKeyMissing,
 )
+from toolpool.contract.importing import require_package
 from toolpool.contract.server.connection_pool import ConnectionPool
 from toolpool.contract.server.password_masking import without_password, without_passwords_of
 from toolpool.contract.server.redis_clients import AsyncRedisClient, RedisClient
@@ -97,7 +98,7 @@ def _parts_of(url: str) -> tuple[str, bool]:
 def broker_url(settings: Settings) -> str:
     """The URL for Celery: the broker's own, or the Redis URL in kombu's spelling.
 
-    Raises `Misconfigured` for a broker that Celery does not know.
+    Raises `Misconfigured` for a broker that Celery does not know, or without kombu.
     """
     if settings.broker_url:
         _require_broker(settings.broker_url)
@@ -121,6 +122,7 @@ def _with_login_before_host(url: str) -> str:
 
 
 def _require_broker(url: str) -> None:
+    require_package("kombu", "TOOLPOOL_BROKER_URL")
     from kombu import Connection  # imported late: it loads slowly
 
     try:

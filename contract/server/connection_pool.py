@@ -2,9 +2,18 @@
 
 from typing import Any
 
+import redis
 import redis.asyncio
+import redis.asyncio.connection
 
 _BlockingPool: Any = redis.asyncio.BlockingConnectionPool
+_Connection: Any = redis.asyncio.connection.AbstractConnection
+
+# redis-py 8 names the first `can_read`; redis-py before 7 has no second, and needs none.
+_has_data = getattr(_Connection, "can_read", None) or _Connection.can_read_destructive
+_must_reconnect = getattr(_Connection, "should_reconnect", lambda _: False)
+_COMMAND = ("",) if redis.VERSION < (5, 3) else ()
+"""The command for which a connection is taken: redis-py before 5.3 asks for it and ignores it."""
 
 
 class ConnectionPool(_BlockingPool):  # type: ignore[misc]
@@ -26,7 +35,7 @@ class ConnectionPool(_BlockingPool):  # type: ignore[misc]
         if self._idle:
             connection = self._idle.pop()
             try:
-                if not connection.is_connected or await connection.can_read():
+                if not connection.is_connected or await _has_data(connection):
                     await self.ensure_connection(connection)
             except BaseException:
                 await self.release(connection)
@@ -34,13 +43,13 @@ class ConnectionPool(_BlockingPool):  # type: ignore[misc]
             return connection
         self._waiting += 1
         try:
-            return await super().get_connection()
+            return await super().get_connection(*_COMMAND)
         finally:
             self._waiting -= 1
 
     async def release(self, connection: Any) -> None:
         """Take a connection back."""
-        if self._waiting or connection.should_reconnect():
+        if self._waiting or _must_reconnect(connection):
             await super().release(connection)
         else:
             self._idle.append(connection)

@@ -1,11 +1,14 @@
-"""Publishes through kombu, in one thread, to a Celery broker that is not the ledger's Redis."""
+"""Publishes through kombu, in one thread, to a Celery broker that is not the ledger's Redis.
+
+kombu is an optional dependency, so it is imported where it is used.
+"""
 
 import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from kombu import Connection, Producer, Queue
-
+from toolpool.contract.errors import ServerUnavailable
 from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.server.connection import broker_fault
 from toolpool.dispatcher.transports import celery_message
@@ -26,9 +29,15 @@ class Broker:
         """Connect within `timeout` seconds. Raises `BrokerUnreachable`."""
         await self._in_thread(self._open, timeout)
 
-    async def publish(self, queue: str, signed: bytes) -> None:
-        """Put a batch on a queue, declared if it is new. Raises OperationalError."""
-        await self._in_thread(self._publish, queue, signed)
+    async def publish(self, queue: str, signed: bytes, *, give_up_at: float) -> None:
+        """Put a batch on a queue, declared if it is new. Raises `ServerUnavailable`."""
+        from kombu.exceptions import OperationalError
+
+        try:
+            async with asyncio.timeout(max(0.0, give_up_at - time.monotonic())):
+                await self._in_thread(self._publish, queue, signed)
+        except (TimeoutError, OperationalError) as error:
+            raise ServerUnavailable("publish", sent=True) from error
 
     async def close(self) -> None:
         """Close the connection."""
@@ -40,6 +49,8 @@ class Broker:
         await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
 
     def _open(self, timeout: float) -> None:
+        from kombu import Connection, Producer
+
         self._connection = Connection(self._url, connect_timeout=timeout)
         try:
             self._connection.ensure_connection(max_retries=1, timeout=timeout)
@@ -48,6 +59,8 @@ class Broker:
         self._producer = Producer(self._connection)
 
     def _publish(self, queue: str, signed: bytes) -> None:
+        from kombu import Queue
+
         batch_id = new_nonce()
         self._producer.publish(
             celery_message.body(signed),

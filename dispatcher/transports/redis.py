@@ -9,11 +9,10 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
-from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from toolpool.contract import encoding, logs
-from toolpool.contract.errors import ServerError, ServerUnavailable
+from toolpool.contract.errors import ServerError
 from toolpool.contract.fleet_clock import DOUBT_SECONDS, FleetClock, elapsed
 from toolpool.contract.ledger.answers import CallState, LedgerAnswer, decode_answers
 from toolpool.contract.ledger.approval_steps import ApprovalLedger, RedisApprovals
@@ -184,11 +183,7 @@ class RedisTransport:
             tried_in=tried_in,
         )
         if self._broker is not None and CallState.NEW.value in answers:
-            try:
-                async with asyncio.timeout(max(0.0, give_up_at - time.monotonic())):
-                    await self._broker.publish(queue, message)
-            except (TimeoutError, OperationalError) as error:
-                raise ServerUnavailable("publish", sent=True) from error
+            await self._broker.publish(queue, message, give_up_at=give_up_at)
         return epoch, decode_answers(answers)
 
     async def close_calls(
@@ -287,9 +282,9 @@ class RedisTransport:
         if self._broker is not None:
             for recovery, answer in zip(recoveries, answers, strict=True):
                 if answer.state is CallState.SENT:
-                    await self._broker.publish(queue, recovery.message)
+                    await self._broker.publish(queue, recovery.message, give_up_at=give_up_at)
                 elif answer.state is CallState.AGAIN and recovery.next_message:
-                    await self._broker.publish(queue, recovery.next_message)
+                    await self._broker.publish(queue, recovery.next_message, give_up_at=give_up_at)
         return answers
 
     async def keep_handle(

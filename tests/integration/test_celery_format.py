@@ -6,6 +6,7 @@ contract that holds it to Celery, to be run against every new version of Celery 
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,7 +70,7 @@ def publish(way: str, client: "redis.Redis", broker_url: str, signed: bytes) -> 
     async def through_kombu() -> None:
         broker = Broker(broker_url)
         await broker.open(5.0)
-        await broker.publish(QUEUE, signed)
+        await broker.publish(QUEUE, signed, give_up_at=time.monotonic() + 5.0)
         await broker.close()
 
     asyncio.run(through_kombu())

@@ -9,6 +9,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from tests.conftest import REPOSITORY
+from toolpool.contract import importing
 
 LOCK = (REPOSITORY / "requirements.lock").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
@@ -16,8 +17,16 @@ PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-
 REQUIREMENTS = re.findall(r"^([\w.-]+)(?:\[[\w,.-]+\])?==(\S+)(.*(?:\n .*)*)", LOCK, re.MULTILINE)
 
 
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+
+
 def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def declared_in(requirements: list[str]) -> set[str]:
+    """The normal names of required packages."""
+    return {normal(re.match(r"[\w.-]+", requirement)[0]) for requirement in requirements}
 
 
 # Imported by name, though another declared package brings it and is what it belongs to.
@@ -36,10 +45,9 @@ def imported(folder: Path) -> Iterator[tuple[str, Path]]:
 
 def test_every_package_that_the_code_imports_is_declared() -> None:
     ours = ("toolpool",)
-    declared = {
-        normal(re.match(r"[\w.-]+", requirement)[0])
-        for requirement in PROJECT["project"]["dependencies"]
-    }
+    declared = declared_in(PROJECT["project"]["dependencies"]).union(
+        *(declared_in(wanted) for extra, wanted in EXTRAS.items() if extra != "dev")
+    )
     provided_by = packages_distributions()
     undeclared = {
         f"{module} in {path.relative_to(REPOSITORY)}"
@@ -54,6 +62,13 @@ def test_every_package_that_the_code_imports_is_declared() -> None:
     assert not undeclared
 
 
+def test_the_extra_that_a_message_names_brings_the_package() -> None:
+    provided_by = packages_distributions()
+    for module, extra in importing._EXTRAS.items():
+        [package] = {normal(name) for name in provided_by[module]} & declared_in(EXTRAS[extra])
+        assert package
+
+
 def test_nothing_in_it_tells_where_it_was_made() -> None:
     found = [line for line in LOCK.splitlines() if re.search(r"://|^-|@ |(^|\s)/\w", line)]
     assert not found
@@ -66,9 +81,8 @@ def test_every_package_in_it_is_held_to_its_hashes() -> None:
 
 def test_it_has_every_dependency_of_the_project() -> None:
     project = PROJECT["project"]
-    wanted = project["dependencies"] + project["optional-dependencies"]["dev"]
-    names = {normal(re.match(r"[\w.-]+", requirement)[0]) for requirement in wanted}
-    missing = names - {normal(name) for name, _, _ in REQUIREMENTS}
+    names = declared_in(project["dependencies"]).union(*map(declared_in, EXTRAS.values()))
+    missing = names - {"toolpool"} - {normal(name) for name, _, _ in REQUIREMENTS}
     assert not missing, f"run `make lock`: {sorted(missing)}"
 
 

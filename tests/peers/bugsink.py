@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.peers.environment import environment
+from tests.environments import environment
 from tests.waiting import wait_until
 
 PACKAGES = ["bugsink==2.6.1"]

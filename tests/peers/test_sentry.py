@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.environments import environment
 from tests.peers.bugsink import Bugsink, bugsink
 from tests.peers.endings import SECRET, Endings
-from tests.peers.environment import environment
 from tests.sentry_sink import SentrySink, sentry_sink
 from tests.waiting import wait_until
 from toolpool import Code, Settings

@@ -6,16 +6,15 @@ once.
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.environments import environment
 from toolpool import Dispatcher, tool
 
 PACKAGES = ["langchain-core==1.7.0", "ollama==0.6.3", "cohere==7.3.1"]
-ENVIRONMENT = Path(__file__).parents[2] / ".run" / "other-sdks"
 SCRIPT = Path(__file__).with_name("other_sdks.py")
 
 
@@ -27,14 +26,7 @@ async def look(place: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def python() -> str:
-    program = ENVIRONMENT / "bin" / "python"
-    done = ENVIRONMENT / "done"
-    if not done.exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True)
-        pip = [str(program), "-m", "pip", "install", "--quiet", "--only-binary", ":all:"]
-        subprocess.run([*pip, *PACKAGES], check=True, timeout=280)
-        done.touch()
-    return str(program)
+    return str(environment("other-sdks", PACKAGES) / "python")
 
 
 def run(python: str, verb: str, given: Any = None) -> Any:

@@ -10,21 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.environments import environment
 from tests.manifest.test_types import APPLICATION, WRONG
 
 VERSION = "basedpyright==1.40.2"
 """Pyright with its own Node.js, in wheels alone."""
-ENVIRONMENT = Path(__file__).parents[2] / ".run" / "pyright"
 
 
 @pytest.fixture(scope="module")
 def pyright() -> str:
-    program = ENVIRONMENT / "bin" / "basedpyright"
-    if not program.exists():
-        pip = [str(ENVIRONMENT / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-        subprocess.run([sys.executable, "-m", "venv", str(ENVIRONMENT)], check=True)
-        subprocess.run([*pip, "--only-binary", ":all:", VERSION], check=True, timeout=280)
-    return str(program)
+    return str(environment("pyright", [VERSION]) / "basedpyright")
 
 
 def errors_in(pyright: str, path: Path, directory: Path) -> list[str]:

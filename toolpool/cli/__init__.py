@@ -5,15 +5,22 @@ import sys
 from collections.abc import Sequence
 
 from toolpool.cli.exit_codes import ExitCode
+from toolpool.contract.errors import PackageMissing
+from toolpool.contract.importing import require_package
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, by default that of `sys.argv`; return its exit code. Never raises."""
     _open_what_is_closed()
     try:
+        for module in ("typer", "rich", "jsonschema"):
+            require_package(module, "the command line")
         from toolpool.cli.app import run_command
 
         return run_command(argv)
+    except PackageMissing as error:
+        sys.stderr.write(f"toolpool: {error}\n")
+        return ExitCode.USAGE
     except KeyboardInterrupt:  # while the command itself was being imported
         return ExitCode.INTERRUPTED
 

@@ -14,7 +14,7 @@ from toolpool.cli.options import (
     load_settings,
     tool_sources,
 )
-from toolpool.contract.importing import comma_separated
+from toolpool.contract.importing import comma_separated, require_package
 
 if TYPE_CHECKING:
     from toolpool.contract.settings import Settings
@@ -77,6 +77,7 @@ def worker(
     settings, variables = _settings(handed_over, given)
     configure_logging(settings, quiet=quiet)
     if boot is None:
+        require_package("celery", "a worker")
         from toolpool.contract.settings import warn_of_mistyped_variables
         from toolpool.workers.supervision.supervise import Supervisor
 

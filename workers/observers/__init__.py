@@ -4,6 +4,7 @@ import os
 import sys
 
 from toolpool.contract import logs
+from toolpool.contract.importing import require_package
 from toolpool.contract.settings import Settings
 from toolpool.workers.worker_observer import WorkerObserver
 
@@ -18,6 +19,7 @@ def observing(settings: Settings, metrics_slot: str | None = None) -> list[Worke
     """
     observers: list[WorkerObserver] = []
     if os.environ.get("SENTRY_DSN"):
+        require_package("sentry_sdk", "SENTRY_DSN")
         from toolpool.workers.observers.sentry import Sentry
 
         observers.append(Sentry(settings))

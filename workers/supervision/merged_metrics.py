@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from toolpool.contract import logs
+from toolpool.contract.importing import require_package
 from toolpool.contract.settings import Settings
 from toolpool.contract.telemetry import families
 from toolpool.contract.telemetry.families import Family, Kind, stall_seconds
@@ -57,6 +58,7 @@ class Metrics:
     def __enter__(self) -> Self:
         if self._address is None:
             return self
+        require_package("prometheus_client", "TOOLPOOL_METRICS_PORT")
         try:
             self._directory, self._lock = _made_directory()
         except OSError as error:

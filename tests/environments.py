@@ -1,15 +1,18 @@
-"""An environment of its own for packages that must not meet the project's."""
+"""Environments of their own, for packages that must not meet the project's or are needed once."""
 
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-_HOME = Path(__file__).parents[2] / ".run"
+_HOME = Path(__file__).parents[1] / ".run"
 
 
 def environment(name: str, packages: Sequence[str]) -> Path:
-    """The folder of an environment's programs; made once, and again where `packages` change."""
+    """The folder of an environment's programs; made once, and again where `packages` change.
+
+    Only wheels are installed.
+    """
     home = _HOME / name
     wanted, done = "\n".join(packages), home / "done"
     if not done.exists() or done.read_text() != wanted:

@@ -1,0 +1,1 @@
+"""Programs that only dispatch, in environments with other packages than ours."""
