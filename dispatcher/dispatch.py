@@ -10,6 +10,7 @@ from typing import Any, Self
 from toolpool.contract import logs
 from toolpool.contract.envelope import Envelope
 from toolpool.contract.kill_switches import why_never_matched
+from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.result import ToolResult
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
@@ -213,17 +214,22 @@ class Dispatcher:
         return module.offer([offers[name].spec for name in sorted(offers)])
 
     def events(
-        self, since: str | None = None, channels: Collection[str] = CHANNELS
+        self,
+        since: str | None = None,
+        channels: Collection[str] = CHANNELS,
+        *,
+        session: str | None = None,
     ) -> AsyncIterator[Event]:
         """Yield the events of calls (`progress`) and those for operators (`monitor`).
 
         They cover the whole fleet if `TOOLPOOL_EVENTS` is on, else this dispatcher. `since` is the
         bookmark of the last event seen, or `0`: events still stored since then come first, and
-        missing ones are reported by an event of the kind `gap`. Ends when the dispatcher is closed.
-        Raises ValueError for an invalid bookmark or channel.
+        missing ones are reported by an event of the kind `gap`. With `session`, only its events and
+        gaps. Ends when the dispatcher is closed. Raises ValueError for an invalid bookmark, channel
+        or session.
         """
-        self._lifetime.require()
-        return self._parts.watching.follow(since, channels)
+        self._require(session)
+        return self._parts.watching.follow(since, channels, session)
 
     def in_flight(self, session: str | None = None) -> int:
         """The number of open calls, of one session or of all."""
@@ -399,6 +405,42 @@ class Dispatcher:
         if noted is not None:
             resumer.mark_answered(noted)
         return TurnResult(results, format=found.format, stop=found.stop, response=response)
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        id: str | None = None,
+        session: str | None = None,
+        only: Collection[str] | None = None,
+        context: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        wait: float | None = None,
+        again: bool = False,
+    ) -> ToolResult:
+        """Run one call that the host makes itself, by the tool's name, and return its result.
+
+        It is validated, judged and limited as a model's call is. `id` names the call in its
+        `session`: called again with the same id, name and arguments, it is not run twice. Without
+        an id, each call is a new one. Arguments that are no object of JSON are answered as a
+        model's are. The other parameters, and what is raised, are those of `dispatch`.
+        """
+        given = {} if arguments is None else arguments
+        call = {"id": id or f"call_{new_nonce()}", "name": name, "input": given}
+        turn = await self.dispatch(
+            [call],
+            session=session,
+            turn=id,
+            only=only,
+            context=context,
+            timeout=timeout,
+            wait=wait,
+            format="bare",
+            again=again,
+        )
+        [result] = turn
+        return result
 
     async def resume(
         self,

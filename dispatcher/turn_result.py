@@ -80,6 +80,11 @@ class TurnResult(Sequence[ToolResult]):
         return self.error is None
 
     @property
+    def results(self) -> tuple[ToolResult, ...]:
+        """The results, in the order of the calls."""
+        return self._results
+
+    @property
     def waiting(self) -> list[ToolResult]:
         """The calls that a person has to approve."""
         return [result for result in self._results if result.state is State.WAITING]

@@ -204,6 +204,7 @@ class SyncDispatcher:
         return self._opened().tools(format, only=only)
 
     dispatch = _blocking(Dispatcher.dispatch)
+    call = _blocking(Dispatcher.call)
     resume = _blocking(Dispatcher.resume)
     preview = _blocking(Dispatcher.preview)
     cancel = _blocking(Dispatcher.cancel)
@@ -237,10 +238,14 @@ class SyncDispatcher:
         return SyncApprovals(self._opened().approvals, self._run)
 
     def events(
-        self, since: str | None = None, channels: Collection[str] = CHANNELS
+        self,
+        since: str | None = None,
+        channels: Collection[str] = CHANNELS,
+        *,
+        session: str | None = None,
     ) -> Iterator[Event]:
         """Yield events until the dispatcher is closed; blocks. See `Dispatcher.events`."""
-        return self._stream(lambda opened: opened.events(since, channels))
+        return self._stream(lambda opened: opened.events(since, channels, session=session))
 
     def _opened(self) -> Dispatcher:
         """The dispatcher. Raises RuntimeError unless it is open and belongs to this process."""

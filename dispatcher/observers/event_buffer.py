@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 from toolpool.contract.event_entries import BEGINNING, EventEntry, Position
 from toolpool.dispatcher.events import Channel, Event, events_of, gap
@@ -38,7 +38,7 @@ class EventBuffer:
 
     async def follow(
         self, since: Position | None, wanted: frozenset[Channel]
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event]:
         """Yield the buffered events after `since`, then new ones.
 
         If `since` is None, only new ones.

@@ -6,7 +6,7 @@ Each follower reads the stream separately: a slow one delays no other, and keeps
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 
 from toolpool.contract import logs
 from toolpool.contract.envelope import Envelope
@@ -41,7 +41,7 @@ class EventReader:
 
     async def follow(
         self, since: Position | None, wanted: frozenset[Channel]
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event]:
         """Yield the events after `since`, then new ones. If `since` is None, only new ones."""
         follower = _Follower(self, since, wanted)
         while not self._closed.is_set():

@@ -1,6 +1,7 @@
 """Sets up the events and the session record of a dispatcher."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +59,14 @@ class ObserverSetup:
             self._observers.add(EventRecorder(self._publisher.add, self._offers))
             self._publisher.start()
 
-    def follow(self, since: Any, channels: Any) -> AsyncIterator[Event]:
+    def follow(self, since: Any, channels: Any, session: str | None = None) -> AsyncIterator[Event]:
         """Events as they happen; see `Dispatcher.events`.
 
         Raises ValueError for invalid arguments.
         """
         at = Position.parse(since) if since is not None else None
-        return self._events.follow(at, require_channels(channels))
+        events = self._events.follow(at, require_channels(channels))
+        return events if session is None else _of_session(events, session)
 
     async def pass_events(self, hook: Hook) -> None:
         """Pass every new event to a hook of the host, until cancelled."""
@@ -91,3 +93,11 @@ class ObserverSetup:
         if self.recorder is not None:
             await self.recorder.settle()
             await in_a_thread(self.recorder.close)
+
+
+async def _of_session(events: AsyncGenerator[Event], session: str) -> AsyncIterator[Event]:
+    """The events of one session, and the gaps, which may have had some."""
+    async with aclosing(events):
+        async for event in events:
+            if event.session == session or event.kind == "gap":
+                yield event

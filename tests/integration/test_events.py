@@ -171,6 +171,22 @@ async def test_channels_are_chosen_and_checked(dispatcher: Dispatcher) -> None:
         dispatcher.events(since="yesterday")
 
 
+@pytest.mark.parametrize("events", [False, True])
+async def test_the_events_of_one_session_are_chosen(events: bool) -> None:
+    async with alone([report], events=events) as dispatcher:
+        seen = Seen(dispatcher, session="one")
+        everything = Seen(dispatcher)
+        await asyncio.sleep(0)  # both follow
+        for session in ("other", "one", None, "one"):
+            await dispatcher.dispatch(call("report"), session=session)
+        await eventually(lambda: everything.kinds("one").count("tool_executed") == 2, "all ended")
+        await eventually(lambda: seen.kinds("one").count("tool_executed") == 2, "seen, too")
+        assert seen.events == [event for event in everything.events if event.session == "one"]
+        with pytest.raises(ValueError, match="session must not be empty"):
+            dispatcher.events(session="")
+        seen.stop(), everything.stop()
+
+
 async def test_the_stream_expires(fleet: LocalFleet, dispatcher: Dispatcher) -> None:
     seen = Seen(dispatcher)
     await dispatcher.dispatch(call("echo", value=1), session="expires")

@@ -30,6 +30,7 @@ from toolpool.pool import LocalDispatcher
 
 AWAITED: dict[str, Callable[[Any], Awaitable[Any]]] = {
     "dispatch": lambda d: d.dispatch(call("echo", value=1), session="s", turn="t"),
+    "call": lambda d: d.call("echo", {"value": 1}, id="t", session="s"),
     "resume": lambda d: d.resume([], session="s"),
     "cancel": lambda d: d.cancel("s"),
     "task_result": lambda d: d.task_result("0" * 32, session="s"),

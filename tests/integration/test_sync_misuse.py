@@ -27,6 +27,7 @@ pytestmark = pytest.mark.long
 
 ASKED: dict[str, Callable[[SyncDispatcher], Any]] = {
     "dispatch": lambda d: d.dispatch(call("echo", value=1)),
+    "call": lambda d: d.call("echo", {"value": 1}),
     "resume": lambda d: d.resume([], session="s"),
     "tools": lambda d: d.tools(),
     "specs": lambda d: d.specs,

@@ -1,0 +1,98 @@
+"""One call that the host makes itself: `Dispatcher.call`."""
+
+import asyncio
+
+import pytest
+
+from toolpool import Code, Deny, Dispatcher, Hooks, ProposedCall, SyncDispatcher, tool
+
+RUNS: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def _no_runs() -> None:
+    RUNS.clear()
+
+
+@tool(effects="write")
+async def pay(amount: int) -> int:
+    """Pay an amount."""
+    RUNS.append(amount)
+    return amount
+
+
+@tool(effects="read")
+async def wait() -> str:
+    """Wait for long."""
+    await asyncio.sleep(60)
+    return "never"
+
+
+async def test_it_answers_with_one_result() -> None:
+    async with Dispatcher.in_memory([pay]) as dispatcher:
+        result = await dispatcher.call("pay", {"amount": 5})
+        assert (result.ok, result.data) == (True, 5)
+        assert (await dispatcher.call("pay")).code is Code.INVALID_ARGUMENTS
+        assert (await dispatcher.call("unknown")).code is Code.UNKNOWN_TOOL
+    assert RUNS == [5]
+
+
+async def test_each_call_without_an_id_is_a_new_one() -> None:
+    async with Dispatcher.in_memory([pay]) as dispatcher:
+        for _ in range(3):
+            assert (await dispatcher.call("pay", {"amount": 5}, session="s")).ok
+    assert RUNS == [5, 5, 5]
+
+
+async def test_a_call_of_the_same_id_is_not_run_twice() -> None:
+    async with Dispatcher.in_memory([pay]) as dispatcher:
+        same = [dispatcher.call("pay", {"amount": 5}, id="bill-7", session="s") for _ in range(3)]
+        assert [result.data for result in await asyncio.gather(*same)] == [5, 5, 5]
+        assert (await dispatcher.call("pay", {"amount": 5}, id="bill-7", session="s")).data == 5
+        assert RUNS == [5]
+        assert (await dispatcher.call("pay", {"amount": 5}, id="bill-8", session="s")).data == 5
+        assert (await dispatcher.call("pay", {"amount": 5}, id="bill-7", session="t")).data == 5
+    assert RUNS == [5, 5, 5]
+
+
+async def test_it_passes_the_gate() -> None:
+    def no_large_sum(call: ProposedCall) -> Deny | None:
+        return Deny("too much") if call.arguments["amount"] > 10 else None
+
+    async with Dispatcher.in_memory([pay], hooks=Hooks(before_call=no_large_sum)) as dispatcher:
+        assert (await dispatcher.call("pay", {"amount": 11})).code is Code.DENIED
+        assert (await dispatcher.call("pay", {"amount": 10}, only=["wait"])).code is not None
+        await dispatcher.deny("pay", reason="closed")
+        assert (await dispatcher.call("pay", {"amount": 1})).code is Code.DENIED
+    assert RUNS == []
+
+
+async def test_a_long_call_is_answered_with_a_handle() -> None:
+    async with Dispatcher.in_memory([wait]) as dispatcher:
+        result = await dispatcher.call("wait", session="s", wait=0.01)
+        assert result.handle is not None
+        await dispatcher.task_cancel(result.handle, session="s")
+
+
+@pytest.mark.parametrize("arguments", [[1], 5, "text", {"amount": float("nan")}, {1: 2}])
+async def test_arguments_that_are_no_object_of_json_are_answered(arguments: object) -> None:
+    async with Dispatcher.in_memory([pay]) as dispatcher:
+        result = await dispatcher.call("pay", arguments)  # type: ignore[arg-type]
+    assert result.code is Code.UNPARSEABLE
+    assert RUNS == []
+
+
+@pytest.mark.parametrize("wrong", [{"id": ""}, {"id": "x" * 300}, {"session": ""}, {"timeout": -1}])
+async def test_a_mistake_of_the_host_is_raised(wrong: dict[str, object]) -> None:
+    async with Dispatcher.in_memory([pay]) as dispatcher:
+        with pytest.raises(ValueError):
+            await dispatcher.call("pay", {"amount": 1}, **wrong)  # type: ignore[arg-type]
+    assert RUNS == []
+
+
+def test_blocking_code_has_it_too() -> None:
+    with SyncDispatcher.in_memory([pay]) as dispatcher:
+        assert dispatcher.call("pay", {"amount": 5}).data == 5
+        turn = dispatcher.dispatch([{"id": "1", "name": "pay", "input": {"amount": 6}}])
+        assert turn.results == tuple(turn)
+    assert RUNS == [5, 6]
