@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from toolpool.pool import Dispatcher as Dispatcher
     from toolpool.sync import SyncDispatcher as SyncDispatcher
     from toolpool.workers.context import ToolContext as ToolContext
+    from toolpool.workers.lifespan import lifespan as lifespan
     from toolpool.workers.tool import Tool as Tool, tool as tool
     from toolpool.workers.worker_observer import (
         Blocked as Blocked,
@@ -161,6 +162,7 @@ _HOMES = {
         "WorkerObserver",
         "WorkerPulse",
     ),
+    "toolpool.workers.lifespan": ("lifespan",),
     "toolpool.workers.tool": ("Tool", "tool"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -17,6 +17,7 @@ from toolpool.contract.spec import RunIn, sealed
 from toolpool.contract.version import VERSION
 from toolpool.workers.credentials.lookup import Credentials
 from toolpool.workers.credentials.secret_sources import Resolve, Source, source_of, usable
+from toolpool.workers.lifespan import Resources
 from toolpool.workers.observers.log import log
 from toolpool.workers.running.admission import Admission
 from toolpool.workers.running.call_runner import CallRunner
@@ -65,11 +66,13 @@ class InMemoryWorker:
         )
         admission = Admission(catalog, envelope, settings, server)
         admission.server_time = server.time
+        self._resources = Resources(tools)
         self._runner = CallRunner(
             worker=_WORKER,
             catalog=catalog,
             max_result_bytes=settings.max_result_bytes,
             children=None,
+            resources=self._resources,
             credentials=self._credentials,
             admission=admission,
         )
@@ -100,8 +103,12 @@ class InMemoryWorker:
         self._renew_lease()
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self) -> None:
-        """Consume the queues and follow cancels, on the running loop."""
+    async def start(self) -> None:
+        """Open the tools' resources, then consume the queues and follow cancels.
+
+        Raises what `Resources.open` raises.
+        """
+        await self._resources.open()
         self._tasks = [
             asyncio.ensure_future(self._consume()),
             asyncio.ensure_future(self._follow_cancels()),
@@ -115,6 +122,7 @@ class InMemoryWorker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._executor.drain(grace)
         self._runner.close()
+        await self._resources.close()
         self._credentials.close()
 
     async def _consume(self) -> None:

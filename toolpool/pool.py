@@ -183,7 +183,7 @@ class InMemoryDispatcher(Dispatcher):
         )
 
     async def _start(self) -> None:
-        self._worker.start()
+        await self._worker.start()
         await super()._start()
 
     async def _stop(self) -> None:

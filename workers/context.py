@@ -7,7 +7,9 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, cast
+
+from typing_extensions import TypeVar
 
 from toolpool.contract import logs
 from toolpool.contract.envelope import CallMessage
@@ -86,8 +88,11 @@ def _beat_unheard() -> None:
     """Discards heartbeats."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolContext:
+ResourcesT = TypeVar("ResourcesT", default=Any)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolContext(Generic[ResourcesT]):
     """Injected into a tool's parameter of this type; invisible to the model.
 
     `context` is what the host passed to `dispatch(context=…)`; `trace` are the call's trace
@@ -97,7 +102,8 @@ class ToolContext:
     same in every attempt, in retries by the pool and if the call is dispatched again; no other call
     has it. In a context created by hand it is random.
 
-    `secrets` are the secrets that the tool declares, by name; see `secret`.
+    `secrets` are the secrets that the tool declares, by name; see `secret`. `resources` are what
+    the `@lifespan` of the tool's module yielded: `ToolContext[Resources]` gives them a type.
     """
 
     call_id: str
@@ -112,6 +118,7 @@ class ToolContext:
     beat: Callable[[], None] = _beat_unheard
     is_cancelled: Callable[[], bool] = lambda: False
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    resources: ResourcesT = field(default=cast(Any, None), repr=False, compare=False)
     redaction: Redaction = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -167,6 +174,7 @@ def context_of(
     report_progress: ReportProgress,
     beat: Callable[[], None],
     secrets: Mapping[str, str],
+    resources: Any,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> ToolContext:
     """The context of a call that times out in `seconds`."""
@@ -183,4 +191,5 @@ def context_of(
         beat=beat,
         is_cancelled=is_cancelled,
         secrets=secrets,
+        resources=resources,
     )

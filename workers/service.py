@@ -31,6 +31,7 @@ from toolpool.workers.celery.message_guard import MessageValidator
 from toolpool.workers.celery.queue_channels import QueueChannel
 from toolpool.workers.credentials.lookup import Credentials
 from toolpool.workers.credentials.secret_sources import Source
+from toolpool.workers.lifespan import Resources
 from toolpool.workers.presence import Presence
 from toolpool.workers.running import forks
 from toolpool.workers.running.admission import Admission
@@ -339,6 +340,12 @@ class WorkerService:
             self._names,
             dedup_ttl=settings.dedup_ttl,
         )
+        self._resources = Resources(
+            tool
+            for tool in self._catalog.tools.values()
+            if tool.spec.run_in is not RunIn.PROCESS and tool.spec in self._served()
+        )
+        await self._resources.open()
         self._children = await started_children(
             self._catalog, self._slots.counts.get(RunIn.PROCESS, 0), self._tools, settings
         )
@@ -354,6 +361,7 @@ class WorkerService:
             catalog=self._catalog,
             max_result_bytes=settings.max_result_bytes,
             children=self._children,
+            resources=self._resources,
             credentials=self._credentials,
             admission=self._admission,
         )
@@ -387,6 +395,7 @@ class WorkerService:
         if self._children is not None:
             await self._children.close()
         self._runner.close()
+        await self._resources.close()
         self._credentials.close()
 
     async def _follow_cancels(self) -> None:

@@ -343,8 +343,8 @@ def _is_context(hint: Any) -> bool:
     if typing.get_origin(hint) is Annotated:
         hint = typing.get_args(hint)[0]
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return ToolContext in typing.get_args(hint)
-    return hint is ToolContext
+        return any(map(_is_context, typing.get_args(hint)))
+    return ToolContext in (hint, typing.get_origin(hint))
 
 
 def _model(

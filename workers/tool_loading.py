@@ -83,7 +83,7 @@ def _import(name: str) -> ModuleType:
                 f"there is no tools module {name!r} on the import path (the current directory is "
                 "on it); name a module like `shop.tools` or a file like `./tools.py`"
             ) from None
-        raise ToolsUnimportable(*_failed(name, error)) from error
+        raise failed(f"{name} failed while it was imported", error) from error
 
 
 def _import_file(source: str) -> ModuleType:
@@ -109,7 +109,7 @@ def _import_file(source: str) -> ModuleType:
         del sys.modules[name]
         if isinstance(error, ToolDeclarationInvalid | KeyboardInterrupt):
             raise
-        raise ToolsUnimportable(*_failed(source, error)) from error
+        raise failed(f"{source} failed while it was imported", error) from error
     return module
 
 
@@ -118,22 +118,25 @@ def _is_or_holds(missing: str | None, name: str) -> bool:
     return missing is not None and f"{name}.".startswith(f"{missing}.")
 
 
-def _failed(source: str, error: BaseException) -> tuple[str, str]:
-    """The messages for a failed import: one for the log, one for whoever started the process."""
+def failed(said: str, error: BaseException) -> ToolsUnimportable:
+    """The error for code of a tools module that failed: `said` names it.
+
+    Its message is for the log; only `explained` has the exception's own text.
+    """
     if isinstance(error, ModuleNotFoundError) and error.name:
-        said = (
+        source = said.partition(" ")[0]
+        return ToolsUnimportable(
             f"{source} imports {error.name!r}, which is not installed: install it where the tools "
             "run, or make it importable from the current directory"
         )
-        return said, said
     place = own_frame(faults_in({"faults": faults_of(error)}))
     where = f" in {place.file}, line {place.line}" if place is not None else ""
     if isinstance(error, SyntaxError):  # its text names the place
         where = ""
-    said = f"{source} failed while it was imported: {type(error).__name__}{where}"
+    said = f"{said}: {type(error).__name__}{where}"
     text = " ".join(safe_text.text_of(error, _LONGEST_TEXT).split())
     explained = f"{said}: {text}" if text else said
     is_python_s = type(error).__module__ == "builtins" and isinstance(error, _OF_CODE)
     if is_python_s or isinstance(error, Misconfigured):
-        return explained, explained
-    return f"{said}: import it by itself to see what it says", explained
+        return ToolsUnimportable(explained)
+    return ToolsUnimportable(f"{said}: import it by itself to see what it says", explained)

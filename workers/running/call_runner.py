@@ -23,6 +23,7 @@ from toolpool.contract.outcome import (
 from toolpool.contract.spec import RunIn
 from toolpool.workers.context import ProgressThrottle, ReportProgress, context_of
 from toolpool.workers.credentials.lookup import Credentials
+from toolpool.workers.lifespan import Resources
 from toolpool.workers.running import forks, frames
 from toolpool.workers.running.admission import Admission
 from toolpool.workers.running.children import ChildPool
@@ -66,6 +67,7 @@ class CallRunner:
         catalog: Catalog,
         max_result_bytes: int,
         children: ChildPool | None,
+        resources: Resources,
         credentials: Credentials,
         admission: Admission,
     ) -> None:
@@ -74,6 +76,7 @@ class CallRunner:
         self._catalog = catalog
         self._max_result_bytes = max_result_bytes
         self._children = children
+        self._resources = resources
         self._credentials = credentials
         self._threads = DaemonThreads("tool")
         self._timers = RunTimers()
@@ -152,7 +155,8 @@ class CallRunner:
         context = progress = None
         if tool.signature.injected:
             progress = _throttled(parameters.report_progress)
-            context = context_of(call, seconds, progress, life.beat, parameters.secrets)
+            resources = self._resources.of(tool)
+            context = context_of(call, seconds, progress, life.beat, parameters.secrets, resources)
         invocation = Invocation(
             tool, call.arguments, context, self._max_result_bytes, call.verdict, parameters.switches
         )
@@ -198,7 +202,10 @@ class CallRunner:
 
         progress = _throttled(parameters.report_progress)
         life = RunTimeout(self._timers, seconds, tool.spec.silence)
-        context = context_of(call, seconds, progress, life.beat, parameters.secrets, stopped.is_set)
+        resources = self._resources.of(tool)
+        context = context_of(
+            call, seconds, progress, life.beat, parameters.secrets, resources, stopped.is_set
+        )
         invocation = Invocation(
             tool, call.arguments, context, self._max_result_bytes, call.verdict, parameters.switches
         )

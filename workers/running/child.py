@@ -19,8 +19,10 @@ from toolpool.contract.errors import Misconfigured
 from toolpool.contract.exception_report import tools_imported
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.redaction import NOTHING
+from toolpool.contract.spec import RunIn
 from toolpool.contract.telemetry.families import DIRECTORY_PREFIX
 from toolpool.workers.context import ProgressThrottle, ToolContext, context_of
+from toolpool.workers.lifespan import Resources
 from toolpool.workers.running import descendants, forks, frames, process_role
 from toolpool.workers.running.entry_flag import EntryFlag
 from toolpool.workers.running.invoke import Invocation, invoke
@@ -29,6 +31,7 @@ from toolpool.workers.running.output import Completion
 from toolpool.workers.running.process_state import ProcessState
 from toolpool.workers.running.run_timeout import BeatThrottle
 from toolpool.workers.supervision.lifeline import die_with_parent
+from toolpool.workers.tool import Tool
 from toolpool.workers.tool_loading import Catalog
 
 
@@ -56,15 +59,19 @@ def main() -> int:
     os.close(options.entry_flag)
     try:
         catalog = Catalog.load(options.tools)
+        here = [t for t in catalog.tools.values() if t.spec.run_in is RunIn.PROCESS]
+        resources = Resources(here)
+        opened = resources.open_here()
     except Misconfigured as error:
         worker.send(frames.Failed(pid=worker.pid, error=str(error)))
         return 1
     tools_imported(options.imported_at)
     logs.restore()
     worker.end_strayed_fork()  # a tools module forked: this is not the child
-    server = _Server(worker, catalog, options.max_result_bytes, ProcessState())
-    worker.send(frames.Ready(pid=worker.pid))
-    return server.serve(options.calls)
+    with opened:
+        server = _Server(worker, catalog, resources, options.max_result_bytes, ProcessState())
+        worker.send(frames.Ready(pid=worker.pid))
+        return server.serve(options.calls)
 
 
 class _WorkerSocket:
@@ -135,10 +142,16 @@ class _Server:
     """Runs one call after another."""
 
     def __init__(
-        self, worker: _WorkerSocket, catalog: Catalog, max_result_bytes: int, state: ProcessState
+        self,
+        worker: _WorkerSocket,
+        catalog: Catalog,
+        resources: Resources,
+        max_result_bytes: int,
+        state: ProcessState,
     ) -> None:
         self._worker = worker
         self._catalog = catalog
+        self._resources = resources
         self._max_result_bytes = max_result_bytes
         self._state = state
         self._variables = contextvars.copy_context()
@@ -165,7 +178,7 @@ class _Server:
         self._worker.begin(frame.run)
         if frame.enter_by is not None:
             self._worker.send_for_run(frames.Entered(pid=self._worker.pid, run=frame.run))
-        context = self._context(frame) if tool.signature.injected else None
+        context = self._context(frame, tool) if tool.signature.injected else None
         redaction = context.redaction if context is not None else NOTHING
         completion, spent = None, ""
         try:
@@ -189,12 +202,13 @@ class _Server:
             spent = "a signal handler"
         return self._done(frame, completion, spent)
 
-    def _context(self, frame: frames.Run) -> ToolContext:
+    def _context(self, frame: frames.Run, tool: Tool) -> ToolContext:
         worker, run = self._worker, frame.run
         return context_of(
             frame.call,
             frame.timeout,
             secrets=frame.secrets or {},
+            resources=self._resources.of(tool),
             report_progress=ProgressThrottle(
                 lambda done, total, message: worker.send_for_run(
                     frames.Progressed(

@@ -10,6 +10,7 @@ import msgspec
 
 from toolpool.workers import exit_status
 from toolpool.workers.context import ReportProgress
+from toolpool.workers.lifespan import CLOSING_SECONDS
 from toolpool.workers.running import descendants, entry_flag, frames
 from toolpool.workers.running.leak_check import OWN_TASK
 
@@ -143,6 +144,13 @@ class Child(asyncio.Protocol):
         self._running = running
         self.calls += 1
         self._transport.write(frames.pack(frame))
+
+    async def close(self) -> None:
+        """Let an idle child close its resources and exit; then, or else, `end` it."""
+        if self.lost is None and not self.is_busy:
+            self._transport.write_eof()
+            await asyncio.wait({self._exit}, timeout=CLOSING_SECONDS)
+        await self.end()
 
     async def end(self) -> int:
         """Kill it and its descendants, and read its last frames; returns its exit code.

@@ -261,7 +261,7 @@ class ChildPool:
         await self._background.end()
         children = self._living | self._leaving
         self._living.clear()
-        await asyncio.gather(*(child.end() for child in children), return_exceptions=True)
+        await asyncio.gather(*(child.close() for child in children), return_exceptions=True)
 
 
 async def started_children(

@@ -11,6 +11,7 @@ from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring
 from toolpool.workers.credentials.lookup import Credentials
+from toolpool.workers.lifespan import Resources
 from toolpool.workers.running.admission import Admission
 from toolpool.workers.running.call_runner import CallRunner
 from toolpool.workers.tool import tool
@@ -57,6 +58,7 @@ async def run(approval: bytes | None, amount: int = 5) -> tuple[Code | None, Exe
         catalog=CATALOG,
         max_result_bytes=1 << 20,
         children=None,
+        resources=Resources(()),
         credentials=Credentials(None, Settings()),
         admission=admission,
     )

@@ -34,6 +34,7 @@ from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import RunIn
 from toolpool.workers.context import ToolContext
 from toolpool.workers.credentials.lookup import Credentials
+from toolpool.workers.lifespan import Resources
 from toolpool.workers.running import slots as slots_module
 from toolpool.workers.running.admission import Admission
 from toolpool.workers.running.call_runner import CallRunner
@@ -199,6 +200,7 @@ class Bench:
             catalog=catalog,
             max_result_bytes=1 << 20,
             children=children,
+            resources=Resources(()),
             credentials=Credentials(None, Settings()),
             admission=self.admission,
         )
