@@ -277,7 +277,8 @@ class WorkerLease(Signed, frozen=True, kw_only=True, omit_defaults=True):
     renewals. `toolset` identifies its tools. `leaving`: it is shutting down and starts no more
     calls. `ended`: the worker or its supervisor reported that nothing runs in it any more. `ttl` is
     how long its lease lasts, in seconds; 0 if unknown. `subscribed`: it is subscribed to its
-    liveness channel, so that the server knows when it dies.
+    liveness channel, so that the server knows when it dies. `stall` is after how many seconds it is
+    ended if it stands still; 0 if unknown.
     """
 
     purpose: ClassVar[str] = "lease"
@@ -297,6 +298,7 @@ class WorkerLease(Signed, frozen=True, kw_only=True, omit_defaults=True):
     ended: bool = False
     ttl: float = 0.0
     subscribed: bool = False
+    stall: float = 0.0
 
 
 class Cancel(Signed, frozen=True, kw_only=True):

@@ -184,8 +184,8 @@ def switch_name(switch: Switch) -> str:
 def values_match(denied: Any, value: Any) -> bool:
     """Whether a switch on the value `denied` applies to `value`; both are JSON, or both typed.
 
-    True is not 1, and 1 is 1.0. A number may be written as text, and a value may stand alone or in
-    a list. A typed path may begin with two slashes.
+    True is not 1, and 1 is 1.0. A number may be written as text, and a value, or a list of several,
+    may stand alone or in a list. A typed path may begin with two slashes.
     """
     if isinstance(value, LISTS) and not isinstance(denied, LISTS):
         return any(values_match(denied, each) for each in value)
@@ -193,7 +193,8 @@ def values_match(denied: Any, value: Any) -> bool:
         return len(denied) == 1 and values_match(next(iter(denied)), value)
     if isinstance(denied, LISTS) and isinstance(value, LISTS):
         is_same = len(denied) == len(value) and all(map(values_match, denied, value))
-        return is_same or (isinstance(denied, (set, frozenset)) and denied == value)
+        is_same = is_same or (isinstance(denied, (set, frozenset)) and denied == value)
+        return is_same or any(isinstance(v, LISTS) and values_match(denied, v) for v in value)
     if isinstance(denied, dict) and isinstance(value, dict):
         return denied.keys() == value.keys() and all(
             values_match(denied[key], value[key]) for key in denied

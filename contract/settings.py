@@ -455,6 +455,11 @@ class Settings(BaseSettings):
         return self.lease_ttl / 4
 
     @property
+    def longest_stall(self) -> float:
+        """After how many seconds a worker that stands still is ended, in any case."""
+        return max(self.worker_stall_timeout, self.event_loop_timeout)
+
+    @property
     def max_message_bytes(self) -> int:
         """The size limit of one message, which holds its arguments as quoted JSON."""
         return 2 * self.max_argument_bytes

@@ -282,8 +282,8 @@ class Dispatcher:
         With `tenant` only for calls of that tenant. No worker starts such a call from now on. These
         calls are answered `aborted.denied` with `reason`, which the model reads. Calls that already
         run go on. `by` names the operator, for the audit. Raises ValueError if the switch is
-        invalid or the tool's schema never accepts `value`, and `ServerUnavailable` if Redis does
-        not answer.
+        invalid, `tool` is a pattern, or the tool's schema never accepts `value`, and
+        `ServerUnavailable` if Redis does not answer.
         """
         self._lifetime.require()
         asked = make_switch(tool, argument, value, reason, set_at=0.0, on=True, tenant=tenant)
@@ -292,6 +292,8 @@ class Dispatcher:
             why := why_never_matched(offer.spec, offer.validator, asked.argument, asked.value)
         ):
             raise ValueError(why)
+        if offer is None and set(tool) & {"*", "?"}:
+            raise ValueError(f"no tool is called {tool!r}: a switch is for one tool, not a pattern")
         if offer is None:
             log.warning("switch_for_unknown_tool tool=%s: no worker offers it now", tool)
         turn = self._in_flight.available.set_switch

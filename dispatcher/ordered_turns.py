@@ -188,7 +188,7 @@ class OrderedTurns:
         call, offer = turn.accepted[index]
         is_own = offer.spec.secrets is not msgspec.UNSET
         user = call_identity.user_of(options) if is_own else None
-        return call_identity.key_of(call, options, self._settings.tenant, user)
+        return call_identity.key_of(call, options, self._settings, user)
 
     def close(self) -> None:
         """Send no call that waits for others of its turn, or for a policy.

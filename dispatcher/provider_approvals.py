@@ -190,7 +190,7 @@ class ProviderApprovals:
         """
         if is_unique(call.id):
             call = msgspec.structs.replace(call, has_own_key=True)
-        return call_identity.key_of(call, options, self._settings.tenant)
+        return call_identity.key_of(call, options, self._settings)
 
     async def _has_record(self, call: ToolCall, options: TurnOptions) -> bool:
         """Whether the answer to a request, if there was one, is known; False if in doubt."""

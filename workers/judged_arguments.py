@@ -106,8 +106,11 @@ def is_switched_off(values: BaseModel, field: str, denied: Any) -> bool:
         if _is_by_identity(value) or not values_match(denied, again):
             if isinstance(value, Iterator):
                 return True  # it can be read only once, by the tool
-            dumps = [each.model_dump(mode="json", include={field}) for each in (*others, values)]
-            denied, again, value = (dump[field] for dump in dumps)
+            dumps = [
+                [each.model_dump(mode=mode, include={field})[field] for mode in ("python", "json")]
+                for each in (*others, values)
+            ]
+            denied, again, value = (_comparable(*dump) for dump in dumps)
             if not values_match(denied, again):
                 return True  # typed differently each time, for example with a random id
         return values_match(next(iter(denied)) if is_element else denied, value)
@@ -134,7 +137,22 @@ def _is_by_identity(value: Any) -> bool:
         parts = vars(value).values()
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         parts = (getattr(value, field.name, None) for field in dataclasses.fields(value))
-    return type(value).__eq__ is _BY_IDENTITY or any(_is_by_identity(part) for part in parts)
+    is_unique = value is None or isinstance(value, Enum)
+    is_by_identity = type(value).__eq__ is _BY_IDENTITY and not is_unique
+    return is_by_identity or any(_is_by_identity(part) for part in parts)
+
+
+def _comparable(typed: Any, as_json: Any) -> Any:
+    """A dumped value, in which only what compares by identity is JSON.
+
+    So a Decimal beside it is still compared as a number.
+    """
+    if isinstance(typed, dict) and isinstance(as_json, dict) and len(typed) == len(as_json):
+        pairs = zip(typed.values(), as_json.items(), strict=True)
+        return {name: _comparable(value, plain) for value, (name, plain) in pairs}
+    if isinstance(typed, (list, tuple)) and isinstance(as_json, list):
+        return list(map(_comparable, typed, as_json))
+    return as_json if _is_by_identity(typed) else typed
 
 
 @functools.cache

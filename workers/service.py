@@ -283,6 +283,7 @@ class WorkerService:
             toolset=self._toolset.digest,
             leaving=self._executor.is_leaving,
             ttl=self._settings.lease_ttl,
+            stall=self._settings.longest_stall,
         )
 
     def _served(self) -> list[ToolSpec]:

@@ -26,6 +26,7 @@ from toolpool.workers.tool_options import (
     require_choice,
     require_names,
     require_one_result,
+    require_plain,
     require_times,
     require_values,
     run_in_of,
@@ -260,6 +261,7 @@ def _declare(
     require_values(spec, where)
     require_times(spec.timeout, heartbeat, signature, where)
     checks = (check,) if callable(check) else tuple(check)
+    require_plain(checks, where)
     return Tool(function, sealed(spec), signature, checks, returns, named)
 
 

@@ -3,7 +3,7 @@
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -331,3 +331,22 @@ def run_in_of(
             "when its worker loses its lease; leave run_in out for a child process"
         )
     return run_in
+
+
+_NOT_PLAIN = (
+    inspect.iscoroutinefunction,
+    inspect.isgeneratorfunction,
+    inspect.isasyncgenfunction,
+)
+
+
+def require_plain(checks: Iterable[Callable[..., object]], where: str) -> None:
+    """Raises `ToolDeclarationInvalid` for a check that has to be awaited or iterated."""
+    for check in checks:
+        # An object may have an `async def __call__`.
+        functions = (check, getattr(type(check), "__call__", None))  # noqa: B004
+        if any(is_other(each) for each in functions for is_other in _NOT_PLAIN):
+            raise ToolDeclarationInvalid(
+                f"{where}: check= must be a plain function, which is called and not awaited: make "
+                "it a `def` that returns None, or a text that says why the call is refused"
+            )

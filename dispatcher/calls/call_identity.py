@@ -8,6 +8,7 @@ from toolpool.contract import encoding
 from toolpool.contract.call import ToolCall
 from toolpool.contract.credentials import USER
 from toolpool.contract.ledger.lua_scripts import new_nonce
+from toolpool.contract.settings import Settings
 from toolpool.dispatcher.formats.call_blocks import NO_APPROVER
 from toolpool.dispatcher.formats.call_ids import is_unique
 from toolpool.dispatcher.turn_options import TurnOptions
@@ -18,9 +19,11 @@ def user_of(turn: TurnOptions) -> Any:
     return None if turn.context is None else turn.context.get(USER)
 
 
-def key_of(call: ToolCall, turn: TurnOptions, tenant: str, user: Any = None) -> str:
+def key_of(call: ToolCall, turn: TurnOptions, settings: Settings, user: Any = None) -> str:
     """The same key for the same call of the same turn of the same session; without a turn or
     session, a random key.
+
+    The key prefix is in it, as the idempotency key of the call is derived from it.
     """
     if turn.session is None or turn.id is None:
         return new_nonce()
@@ -30,14 +33,14 @@ def key_of(call: ToolCall, turn: TurnOptions, tenant: str, user: Any = None) -> 
     # A provider's request is another call than one of its tool with the same id.
     of_provider = ["provider"] if call.flaw is NO_APPROVER else []
     try:
-        return encoding.stored_digest(
-            [tenant, turn.session, *where, call.id, call.name, sent, *whose, *of_provider]
-        )
+        who = [settings.key_prefix, settings.tenant, turn.session]
+        what = [*where, call.id, call.name, sent, *whose, *of_provider]
+        return encoding.stored_digest([*who, *what])
     except TypeError:  # a host may have mixed text keys with others
         return new_nonce()
 
 
-def idempotency_of(call: ToolCall, turn: TurnOptions, tenant: str) -> str:
+def idempotency_of(call: ToolCall, turn: TurnOptions, settings: Settings) -> str:
     """What the idempotency key of a call with a unique id is derived from; empty for others.
 
     The turn is not included, since `resume` may not know it.
@@ -45,4 +48,4 @@ def idempotency_of(call: ToolCall, turn: TurnOptions, tenant: str) -> str:
     if call.has_own_key or not is_unique(call.id) or turn.session is None or turn.id is None:
         return ""
     call = msgspec.structs.replace(call, has_own_key=True)
-    return key_of(call, turn, tenant, user_of(turn))
+    return key_of(call, turn, settings, user_of(turn))

@@ -292,8 +292,10 @@ class InFlightCalls(Calls):
         self, calls: Sequence[ToolCall], turn: TurnOptions
     ) -> Sequence[bool | None]:
         """Whether each call was dispatched in this turn before; None if unknown."""
-        tenant, users = self._settings.tenant, (None, call_identity.user_of(turn))
-        keys = [call_identity.key_of(call, turn, tenant, user) for call in calls for user in users]
+        users, settings = (None, call_identity.user_of(turn)), self._settings
+        keys = [
+            call_identity.key_of(call, turn, settings, user) for call in calls for user in users
+        ]
         try:
             states = await self._transport.states(keys)
         except ServerError as error:
@@ -313,7 +315,7 @@ class InFlightCalls(Calls):
         users = [None] if user is None else [None, user]
         records = [
             (
-                call_identity.key_of(call, turn, self._settings.tenant, user),
+                call_identity.key_of(call, turn, self._settings, user),
                 failure(result.code or Code.INTERNAL, result.error or "", Executed.NO),
             )
             for call, result in rejected
@@ -345,7 +347,7 @@ class InFlightCalls(Calls):
         """Return the open call, with its deadlines enforced, and whether it is new."""
         is_own = spec.secrets is not msgspec.UNSET
         user = call_identity.user_of(turn) if is_own else None
-        key = call_identity.key_of(call, turn, self._settings.tenant, user)
+        key = call_identity.key_of(call, turn, self._settings, user)
         known = self._open.get(key)
         if known is not None:
             return known, False

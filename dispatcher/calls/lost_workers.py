@@ -25,6 +25,7 @@ class _Seen:
     at: float
     has_ended: bool
     ttl: float
+    stall: float
     closed_at: float = _NEVER
     """Since when nobody is subscribed to its liveness channel, without a renewal."""
 
@@ -33,11 +34,13 @@ class LostWorkers:
     """Judges leases by the surveys of the server; times are on the monotonic clock.
 
     `lease_ttl` is how long a lease stays valid without renewal, in seconds. A worker whose lease
-    says that it stays valid for longer is given that time.
+    says that it stays valid for longer is given that time. `stall` is after how many seconds a
+    worker that stands still is ended, where its lease does not say.
     """
 
-    def __init__(self, *, lease_ttl: float) -> None:
+    def __init__(self, *, lease_ttl: float, stall: float = 0.0) -> None:
         self._lease_ttl = lease_ttl
+        self._stall = stall
         self._longest_gap = lease_ttl / 2
         self._looked_at = -_NEVER
         self._seen: dict[str, _Seen] = {}
@@ -67,11 +70,18 @@ class LostWorkers:
             seen = self._seen.get(lease.id)
             # Workers of older versions do not count their heartbeats.
             if seen is None or seen.beat != lease.beat or not lease.beat or lease.ended:
-                seen = self._seen[lease.id] = _Seen(lease.beat, now, lease.ended, lease.ttl)
+                seen = self._seen[lease.id] = _Seen(
+                    lease.beat, now, lease.ended, lease.ttl, lease.stall
+                )
             is_closed = lease.subscribed and (subscribed or {}).get(lease.id) == 0
             seen.closed_at = min(seen.closed_at, now) if is_closed else _NEVER
         for worker in [w for w, seen in self._seen.items() if now - seen.at > _FORGOTTEN_SECONDS]:
             del self._seen[worker]
+
+    def longest_stall(self, worker: str) -> float:
+        """After how many seconds a worker that stands still is ended, by its own settings."""
+        seen = self._seen.get(worker)
+        return max(self._stall, seen.stall if seen is not None else 0.0)
 
     def is_lost(
         self,

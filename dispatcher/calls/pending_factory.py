@@ -50,7 +50,7 @@ def accepted(
         rerunnable=rerunnable,
         retries=spec.retries if rerunnable else 0,
         verdict=call.verdict,
-        idempotency=idempotency_of(call, turn, settings.tenant) if spec.injected else "",
+        idempotency=idempotency_of(call, turn, settings) if spec.injected else "",
     )
     return PendingCall(
         root=key,

@@ -64,7 +64,9 @@ class Recovery:
         self._routes = routes
         self._epoch: str | None = None
         self._epoch_since = _NEVER
-        self._leases = LostWorkers(lease_ttl=services.settings.lease_ttl)
+        self._leases = LostWorkers(
+            lease_ttl=services.settings.lease_ttl, stall=services.settings.longest_stall
+        )
         self.queue_watch = QueueWatch()
         self._asked_from = 0
         self._homeless: dict[PendingCall, None] = {}
@@ -332,7 +334,8 @@ class Recovery:
         """
         patience, closed_patience = 0.0, 0.0
         if pending.spec.is_exclusive:  # its supervisor kills a worker that stands still
-            patience = self._settings.worker_stall_timeout + self._settings.lease_ttl / 2
+            stall = self._leases.longest_stall(pending.worker)
+            patience = stall + self._settings.lease_ttl / 2
             closed_patience = _NEVER
         if not pending.message.rerunnable:
             is_long = pending.in_background or pending.spec.background

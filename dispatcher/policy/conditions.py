@@ -365,9 +365,9 @@ def _one_of(wanted: list[Any], reading: Reading, *, is_loose: bool) -> Holds:
     """
     if not encoding.is_json(wanted):
         raise ValueError("a value to compare with must be valid JSON: no date, nan or inf")
-    if is_loose:
-        return Constants(wanted, reading.likeness).contain
     forms = wanted + [reading.canonical(constant) for constant in wanted]
+    if is_loose:
+        return Constants(forms, reading.likeness).contain
     single = {form for form in forms if _is_indexed(form)}
     others = [form for form in forms if not _is_indexed(form)]
 

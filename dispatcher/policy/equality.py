@@ -11,6 +11,7 @@ from toolpool.contract.schema.canonical import spelling
 from toolpool.contract.schema.json_values import json_type
 
 _ANY_DAY = date(2000, 1, 1)
+_STEPS_OF_AN_INDEX = 200
 _CLOCK = re.compile(r"(?:^|\d[Tt ])\d\d:\d\d")
 
 
@@ -90,7 +91,7 @@ class Constants:
     ) -> None:
         values = list(values)
         if budget is not None:
-            budget.spend(10 * (1 + len(values)) * (1 + len(likeness.formats)))
+            budget.spend(_STEPS_OF_AN_INDEX + 10 * len(values) * (1 + len(likeness.formats)))
         self._likeness = likeness
         self._texts = {each for each in values if isinstance(each, str)}
         self._lowered = {each.lower() for each in self._texts}

@@ -66,6 +66,10 @@ class Rule:
         patterns = [rule.tool] if isinstance(rule.tool, str) else rule.tool
         if not patterns or not all(patterns):
             raise ValueError("`tool` names no tool")
+        if rule.session == "" or rule.tenant == "":
+            raise ValueError(
+                "`session` and `tenant` must not be empty: a rule for all leaves them out"
+            )
         self._patterns = patterns
         self._tools = [_glob(pattern) for pattern in patterns]
         self._session = _glob(rule.session) if rule.session is not None else None

@@ -185,7 +185,9 @@ class ToolSchema:
         has_objects = any(part.get("properties") for part in parts)
         if not isinstance(step, str):
             is_object = is_open or has_objects or not maps
-            return StepForms(frozenset(), is_open or bool(maps), is_object, is_open)
+            # A part that says nothing about fields leaves their names open, as in an `allOf`.
+            is_map = bool(maps) or not has_objects or any(map(_says_nothing, parts))
+            return StepForms(frozenset(), is_open or is_map, is_object, is_open)
         below = [e for part in maps if "properties" not in part for e in _of_any_name(part)]
         inner = self._with_elements(self._parts(below)) if has_objects else []
         is_map = any(_says_nothing(part) or _field(part, step) for part in inner)

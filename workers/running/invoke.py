@@ -83,8 +83,6 @@ def prepare(call: Invocation) -> dict[str, Any] | Outcome:
     """The function's keyword arguments, or why the call is refused before the tool runs."""
     try:
         return _prepared(call)
-    except asyncio.CancelledError:
-        raise
     except BaseException as error:  # noqa: BLE001 - types and checks are user code, not the tool
         outcome = raised(error, call.redaction)
         return msgspec.structs.replace(outcome, executed=Executed.NO)
@@ -115,4 +113,8 @@ def _prepared(call: Invocation) -> dict[str, Any] | Outcome:
         if issubclass(type(objection), str):
             objection = safe_text.text_of(objection, MESSAGE_CHARACTERS)
             return failure(Code.INVALID_ARGUMENTS, objection, Executed.NO)
+        if objection is not None and objection is not True:
+            if inspect.iscoroutine(objection):
+                objection.close()
+            raise TypeError(f"a check returned {type(objection).__name__}, not None or a text")
     return bound

@@ -4,7 +4,17 @@ import asyncio
 
 import pytest
 
-from toolpool import Code, Deny, Dispatcher, Hooks, ProposedCall, SyncDispatcher, tool
+from toolpool import (
+    Code,
+    Deny,
+    Dispatcher,
+    Hooks,
+    ProposedCall,
+    Settings,
+    SyncDispatcher,
+    ToolContext,
+    tool,
+)
 
 RUNS: list[int] = []
 
@@ -62,9 +72,28 @@ async def test_it_passes_the_gate() -> None:
     async with Dispatcher.in_memory([pay], hooks=Hooks(before_call=no_large_sum)) as dispatcher:
         assert (await dispatcher.call("pay", {"amount": 11})).code is Code.DENIED
         assert (await dispatcher.call("pay", {"amount": 10}, only=["wait"])).code is not None
+        with pytest.raises(ValueError, match="not a pattern"):
+            await dispatcher.deny("pa*", reason="closed")
         await dispatcher.deny("pay", reason="closed")
         assert (await dispatcher.call("pay", {"amount": 1})).code is Code.DENIED
     assert RUNS == []
+
+
+async def test_another_deployment_has_idempotency_keys_of_its_own() -> None:
+    """Two may use one account of the API behind a tool, and count their sessions alike."""
+
+    @tool(effects="write")
+    async def charge(ctx: ToolContext) -> str:
+        """Charge."""
+        return ctx.idempotency_key
+
+    keys = []
+    for id in ("bill-7", "toolu_01A09q90qw90lq917835lq9"):
+        for prefix in ("production", "staging"):
+            settings = Settings(key_prefix=prefix)
+            async with Dispatcher.in_memory([charge], settings=settings) as dispatcher:
+                keys.append((await dispatcher.call("charge", id=id, session="1")).data)
+    assert len(set(keys)) == 4
 
 
 async def test_a_long_call_is_answered_with_a_handle() -> None:

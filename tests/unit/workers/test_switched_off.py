@@ -91,7 +91,32 @@ class Uncomparable:
     __hash__ = None  # type: ignore[assignment]
 
 
+class Priced(BaseModel):
+    price: Decimal
+    by: OwnType = Field("somebody", validate_default=True)
+    note: str | None = None
+    at: datetime | None = None
+
+
+NO_OTHER = {"price": "1", "by": "somebody", "note": None, "at": None}
+
 DENIED: list[tuple[Any, Any, Any]] = [
+    (Priced, NO_OTHER, {"price": "1.0"}),
+    (list[Priced], [NO_OTHER], [{"price": "1.00"}]),
+    (list[Decimal | None], ["1", None], ["1.0", None]),
+    (dict[str, Decimal | None], {"a": "1", "b": None}, {"a": "1.0", "b": None}),
+    (
+        dict[str, datetime | None],
+        {"a": "2026-01-02T10:00:00Z", "b": None},
+        {"a": "2026-01-02T11:00:00+01:00", "b": None},
+    ),
+    (list[tuple[int, int]], [1, 2], [[1, 2]]),
+    (list[tuple[int, int]], [1, 2], [[3, 4], [1, 2]]),
+    (list[list[str]], ["a"], [["x"], ["a"]]),
+    (list[list[str]], ["a", "b"], [["x"], ["a", "b"]]),
+    (list[set[str]], ["a", "b"], [["x"], ["b", "a"]]),
+    (list[Any], ["a", "b"], ["x", ["a", "b"]]),
+    (list[list[str]], [], [["x"], []]),
     (Numbered, {"price": "5"}, {"price": "5.0"}),
     (OwnText | list[OwnText], ["evil"], " evil"),
     (OwnText | list[OwnText], "evil", [" evil", "good"]),
@@ -139,6 +164,10 @@ DENIED: list[tuple[Any, Any, Any]] = [
     (PureWindowsPath, "C:/etc", "c:\\etc"),
 ]
 ALLOWED: list[tuple[Any, Any, Any]] = [
+    (Priced, NO_OTHER, {"price": "1.0", "note": "x"}),
+    (Priced, NO_OTHER, {"price": "1.0", "by": "another"}),
+    (list[Decimal | None], ["1", None], ["1.1", None]),
+    (list[list[str]], ["a", "b"], [["b", "a"], ["a"], ["b"]]),
     (Stripped, "danger", "dangers"),
     (Decimal, 5, "5.1"),
     (int | str, 7, "seven"),

@@ -59,6 +59,17 @@ def test_a_worker_with_a_longer_lease_is_given_its_time() -> None:
         assert lost(watch, second) is (second > 3 * GONE)
 
 
+def test_how_long_a_worker_may_stand_still_is_its_own_setting_too() -> None:
+    """An exclusive call runs again only after its worker was ended."""
+    watch = LostWorkers(lease_ttl=GONE, stall=10.0)
+    assert watch.longest_stall("w") == 10.0
+    watch.look([msgspec.structs.replace(lease(1), stall=60.0)], 0.0, clock_jumped=False)
+    watch.look([], 30.0, clock_jumped=False)
+    assert watch.longest_stall("w") == 60.0
+    watch.look([msgspec.structs.replace(lease(2), stall=5.0)], 31.0, clock_jumped=False)
+    assert watch.longest_stall("w") == 10.0
+
+
 def test_an_outage_says_nothing_about_workers() -> None:
     """However long it took: a whole lease's time after it, the worker has to be seen."""
     watch = watched((t, t // 2 + 1) for t in range(10))

@@ -92,6 +92,65 @@ def test_the_objects_of_a_map_are_no_maps_of_it() -> None:
     assert test.holds({"x": {"anna": anna | {"role": "evil"}}}, for_all=False)
 
 
+OPEN = [
+    {"type": "object", "minProperties": 1},
+    {"type": "object", "allOf": [{"minProperties": 1}]},
+    {"anyOf": [{"description": "Any JSON."}, {"type": "null"}]},
+    {"oneOf": [{"title": "Any JSON."}, {"type": "null"}]},
+    {"type": "object", "if": {"required": ["a"]}, "then": {"maxProperties": 3}},
+    {"type": "object", "allOf": [{"not": {"required": ["forbidden"]}}]},
+]
+"""Schemas of an object with any fields, some of whose parts say nothing of its fields."""
+
+
+@pytest.mark.parametrize("schema", OPEN, ids=str)
+@pytest.mark.parametrize("within", [None, listed, by_key], ids=["alone", "in a list", "in a map"])
+def test_the_elements_of_a_map_are_its_values_however_its_schema_is_written(
+    schema: dict[str, Any], within: Any
+) -> None:
+    path = "x[*]" if within is None else "x[*][*]"
+    admin, clerk = {"role": "admin"}, {"role": "clerk"}
+
+    def holds(labels: dict[str, Any], *, for_all: bool = False, **comparison: Any) -> bool:
+        value = {None: labels, listed: [labels], by_key: {"k": labels}}[within]
+        test = conditions.Test(Condition(argument=path, **comparison))
+        return read(test, within(schema) if within else schema).holds({"x": value}, for_all=for_all)
+
+    assert holds({"team": "x" * 12}, longer_than=10)
+    assert holds({"anna": admin}, equals=admin)
+    assert not holds({"anna": clerk}, equals=admin)
+    assert holds({"a": "q", "b": None}, missing=True)
+    assert not holds({"anna": admin}, for_all=True, differs_from=admin)
+    assert holds({"anna": clerk}, for_all=True, differs_from=admin)
+
+
+def test_the_fields_of_an_object_are_compared_where_a_part_leaves_others_open() -> None:
+    schema = {"type": "object", "properties": {"a": TEXT}, "allOf": [{"minProperties": 1}]}
+    test = read(conditions.Test(Condition(argument="x[*]", longer_than=10)), schema)
+    assert test.holds({"x": {"a": "x" * 12}}, for_all=False)
+
+
+@pytest.mark.parametrize("told", ["1767348000", "2026-01-02_10:00:00Z", "2026-01-02 10:00:00Z"])
+def test_a_time_that_a_rule_writes_in_another_way_is_found_with_another_offset(told: str) -> None:
+    test = read(
+        conditions.Test(Condition(argument="x", equals=told)),
+        {"type": "string", "format": "date-time"},
+    )
+    for sent in ("2026-01-02T10:00:00Z", "2026-01-02T11:00:00+01:00"):
+        assert test.holds({"x": sent}, for_all=False)
+    assert not test.holds({"x": "2026-01-02T10:00:00+01:00"}, for_all=False)
+
+
+def test_nested_lists_are_compared_within_the_budget() -> None:
+    """The index of each list of the value costs as many steps as it takes time."""
+    nested: Any = 1
+    for _ in range(16):
+        nested = [nested, nested]
+    test = conditions.Test(Condition(argument="x", equals=[1, 2]))
+    with pytest.raises(RuleFailed, match="too large"):
+        test.holds({"x": nested}, for_all=False)
+
+
 def test_a_list_has_another_length_than_one_value_in_its_place() -> None:
     test = conditions.Test(Condition(argument="x", longer_than=3))
     with pytest.raises(Useless, match="one value or a list"):

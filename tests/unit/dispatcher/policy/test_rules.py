@@ -232,6 +232,8 @@ def test_a_rule_that_cannot_be_held_to_a_value_fails(
         ('[[rule]]\naction = "ask"\nexpires = 0', "expires"),
         ('[[rule]]\naction = "deny"\ntool = []', "names no tool"),
         ('[[rule]]\naction = "deny"\ntool = ""', "names no tool"),
+        ('[[rule]]\naction = "deny"\ntenant = ""', "must not be empty"),
+        ('[[rule]]\naction = "deny"\nsession = ""', "must not be empty"),
         ('[[rule]]\naction = "deny"\nargument = "a"\nmatches = "(?s)rm.*-rf"', "a flag"),
         ('[[rule]]\naction = "deny"\nargument = "a"\nmatches = "(?m:^Bcc:)"', "a flag"),
         ('[[rule]]\naction = "deny"\nargument = "a"\nmatches = \'^evil\\z\'', "write ^ or $"),

@@ -2,14 +2,15 @@
 
 import asyncio
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import pytest
 from pydantic import AfterValidator, BaseModel, BeforeValidator
 
-from toolpool import ToolContext, ToolError, tool
+from toolpool import ToolContext, ToolDeclarationInvalid, ToolError, tool
 from toolpool.contract import encoding
 from toolpool.contract.exception_report import failure_of
 from toolpool.contract.outcome import Code, Executed, Outcome
@@ -446,8 +447,71 @@ def test_a_call_that_is_cancelled_while_its_checks_run_does_not_enter_its_tool()
     assert (outcome.code, outcome.executed, entered) == (Code.CANCELLED, Executed.NO, [])
 
 
-@pytest.mark.parametrize("error", [KeyError("x"), AttributeError("y"), RuntimeError("z")])
-def test_a_tool_whose_types_raise_was_not_entered(error: Exception) -> None:
+async def _refuse_later(hour: int) -> None:
+    raise ValueError("refused")
+
+
+class _RefusesLater:
+    async def __call__(self, hour: int) -> None:
+        raise ValueError("refused")
+
+
+def _yields(hour: int) -> Iterator[str]:
+    yield "refused"
+
+
+@pytest.mark.parametrize(
+    "check",
+    [_refuse_later, _RefusesLater(), partial(_refuse_later), _yields],
+    ids=["coroutine", "object", "partial", "generator"],
+)
+def test_a_check_that_would_have_to_be_awaited_is_refused_where_it_is_declared(check: Any) -> None:
+    with pytest.raises(ToolDeclarationInvalid, match="check= must be a plain function"):
+
+        @tool(check=check)
+        def pay(hour: int) -> None:
+            """Pay."""
+
+
+@pytest.mark.parametrize(
+    "answer", [False, 0, [], _yields(1)], ids=["false", "0", "list", "generator"]
+)
+def test_a_check_that_returns_something_else_lets_no_call_run(answer: object) -> None:
+    @tool(check=lambda hour: answer)
+    def pay(hour: int) -> None:
+        """Pay."""
+        raise AssertionError
+
+    outcome = outcome_of(pay, hour=1)
+    assert (outcome.code, outcome.executed) == (Code.RAISED, Executed.NO)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_coroutine_that_a_check_returns_is_not_forgotten() -> None:
+    @tool(check=lambda hour: _refuse_later(hour))
+    def pay(hour: int) -> None:
+        """Pay."""
+        raise AssertionError
+
+    outcome = outcome_of(pay, hour=1)
+    assert (outcome.code, outcome.executed) == (Code.RAISED, Executed.NO)
+
+
+def test_a_check_that_returns_true_lets_the_call_run() -> None:
+    @tool(check=lambda hour: True)
+    def look(hour: int) -> int:
+        """Look."""
+        return hour
+
+    assert data(outcome_of(look, hour=3)) == 3
+
+
+@pytest.mark.parametrize(
+    "error",
+    [KeyError("x"), AttributeError("y"), RuntimeError("z"), asyncio.CancelledError()],
+    ids=repr,
+)
+def test_a_tool_whose_types_raise_was_not_entered(error: BaseException) -> None:
     """It is a fault of the tool's author all the same."""
 
     def refuse(value: Any) -> Any:
