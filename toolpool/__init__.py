@@ -7,6 +7,9 @@ Only the names that this module exports are public. `toolpool.contract`, `toolpo
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from toolpool.adapters.langchain import langchain_tool as langchain_tool
+    from toolpool.adapters.openai_agents import openai_agents_tool as openai_agents_tool
+    from toolpool.adapters.pydantic_ai import pydantic_ai_tool as pydantic_ai_tool
     from toolpool.contract.errors import (
         ApprovalRefused as ApprovalRefused,
         BrokerUnreachable as BrokerUnreachable,
@@ -87,6 +90,9 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
+    "toolpool.adapters.langchain": ("langchain_tool",),
+    "toolpool.adapters.openai_agents": ("openai_agents_tool",),
+    "toolpool.adapters.pydantic_ai": ("pydantic_ai_tool",),
     "toolpool.contract.errors": (
         "ApprovalRefused",
         "BrokerUnreachable",

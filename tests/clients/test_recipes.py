@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.test_environments import client_environment, variables
+from tests.clients.test_environments import PROMPT, client_environment, variables
 from tests.conftest import REPOSITORY
 from tests.waiting import wait_until
 from toolpool.contract.settings import Settings
@@ -39,7 +39,6 @@ SERVERS = {
     "django": [*_DJANGO, "-b"],
     "django, preloaded": [*_DJANGO, "--preload", "-b"],
 }
-PROMPT = pytest.mark.timeout(400)  # the first time, packages are downloaded
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +53,17 @@ def programs() -> Path:
     return client_environment("recipes", PACKAGES)
 
 
+def written(document: str, folder: Path) -> Path:
+    """Write the files of a document, whose first lines name them."""
+    text = (REPOSITORY / "docs" / document).read_text(encoding="utf-8")
+    for name, code in re.findall(r"```python\n# (\w+\.py)[^\n]*\n(.*?)```", text, re.DOTALL):
+        (folder / name).write_text(code, encoding="utf-8")
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The files of the document."""
-    document = (REPOSITORY / "docs" / "recipes.md").read_text(encoding="utf-8")
-    for name, code in re.findall(r"```python\n# (\w+\.py)[^\n]*\n(.*?)```", document, re.DOTALL):
-        (tmp_path / name).write_text(code, encoding="utf-8")
-    return tmp_path
+    return written("recipes.md", tmp_path)
 
 
 @contextmanager

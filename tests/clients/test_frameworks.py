@@ -1,0 +1,70 @@
+"""Tools of other frameworks run unchanged on real workers, in an environment that has them."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from tests.clients.test_environments import HERE, PROJECT, PROMPT, client_environment
+from tests.clients.test_recipes import written
+from tests.conftest import REPOSITORY
+
+PACKAGES = ["langchain-core==1.7.0", "pydantic-ai-slim==2.68.0", "openai-agents==0.24.0"]
+EXTRAS = PROJECT["optional-dependencies"]
+CALLS: dict[str, tuple[str, dict[str, Any], Any]] = {
+    "LangChain": ("search_orders", {"customer_id": "C-1", "limit": 1}, ["O-1001"]),
+    "a default": ("search_orders", {"customer_id": "C-1"}, ["O-1001", "O-1002"]),
+    "a mistake": ("search_orders", {"customer": "C-1"}, ["validation.arguments", "no"]),
+    "Pydantic AI": ("weather", {"city": "Oslo"}, "Sunny in Oslo"),
+    "ModelRetry": (
+        "weather",
+        {"city": "Atlantis"},
+        ["logical.reported", "yes", "There is no such city: name another one."],
+    ),
+    "OpenAI Agents": ("look", {"place": "here"}, "seen: here"),
+    "a child process": ("halve", {"number": 4}, 2.0),
+    "ToolException": ("halve", {"number": 0}, ["logical.reported", "yes", "nothing to halve"]),
+    "LangChain's types": ("halve", {"number": 3}, ["validation.arguments", "no"]),
+    "an exception": (
+        "halve",
+        {"number": -2},
+        ["runtime.raised", "yes", "Error executing tool 'halve': RuntimeError: on purpose"],
+    ),
+    "Pydantic AI's types": ("double", {"number": 3}, ["validation.arguments", "no"]),
+    "double": ("double", {"number": 4}, 8),
+    "no failure function": (
+        "fail",
+        {"number": 4},
+        ["runtime.raised", "yes", "Error executing tool 'fail': RuntimeError: on purpose"],
+    ),
+}
+
+
+@PROMPT
+def test_they_run_unchanged_and_are_classified(tmp_path: Path) -> None:
+    packages = [*PACKAGES, *EXTRAS["worker"], *EXTRAS["cli"], *EXTRAS["local"][1:]]
+    programs = client_environment("frameworks", packages)
+    written("frameworks.md", tmp_path)
+    shutil.copy(HERE / "framework_tools.py", tmp_path / "more_tools.py")
+    shutil.copy(HERE / "frameworks.py", tmp_path)
+    asked = [[name, given] for name, given, _ in CALLS.values()]
+    ran = subprocess.run(
+        [str(programs / "python"), "frameworks.py"],
+        input=json.dumps([*asked, ["refused", {}]]),
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    loaded, (*told, refused) = json.loads(ran.stdout)
+    assert loaded == [], "a dispatcher imports no framework"
+    for (case, (*_, wanted)), result in zip(CALLS.items(), told, strict=True):
+        is_rejected = isinstance(wanted, list) and wanted[0] == "validation.arguments"
+        assert (result[:2] if is_rejected else result) == wanted, case
+    reasons = ("inject: state", "is no LangChain tool", "RunContext", "is no FunctionTool")
+    for reason, words in zip(refused, reasons, strict=True):
+        assert words in reason

@@ -1,0 +1,55 @@
+"""LangChain's tools: https://docs.langchain.com/oss/python/langchain/tools."""
+
+from importlib import import_module
+from typing import Any
+
+from toolpool.adapters.declaration import declared, refuse
+from toolpool.contract.errors import ToolError
+from toolpool.workers.tool import Tool
+
+
+def langchain_tool(theirs: Any, **options: Any) -> Tool[..., Any]:
+    """A LangChain tool (`BaseTool`, `@langchain_core.tools.tool`) as a tool of the pool.
+
+    It runs in a worker: on its event loop if it has an asynchronous form, else as a plain function
+    does. A `ToolException` is a failure that the model reads, as `ToolError` is. `options` are
+    those of `@tool`, such as `effects="read"`. Raises `ToolDeclarationInvalid` for a tool with
+    injected arguments, which only LangChain's agents provide.
+    """
+    langchain: Any = import_module("langchain_core.tools")
+    if not isinstance(theirs, langchain.BaseTool):
+        raise refuse(repr(theirs)[:80], "is no LangChain tool")
+    shown, whole = theirs.tool_call_schema, theirs.args_schema
+    is_model = isinstance(shown, type)
+    schema = shown.model_json_schema() if is_model else dict(shown)
+    if is_model and isinstance(whole, type) and hasattr(whole, "model_fields"):
+        injected = {n for n, field in whole.model_fields.items() if field.is_required()}
+        if injected := injected - shown.model_fields.keys():
+            names = ", ".join(sorted(injected))
+            raise refuse(theirs.name, f"has arguments that LangChain's agents inject: {names}")
+
+    async def call(arguments: dict[str, Any]) -> Any:
+        try:
+            return await theirs.ainvoke(arguments)
+        except langchain.ToolException as error:
+            raise ToolError(str(error)) from error
+
+    def call_blocking(arguments: dict[str, Any]) -> Any:
+        try:
+            return theirs.invoke(arguments)
+        except langchain.ToolException as error:
+            raise ToolError(str(error)) from error
+
+    own_arun = type(theirs)._arun is not langchain.BaseTool._arun
+    is_async = getattr(theirs, "coroutine", None) is not None or (
+        own_arun and not hasattr(theirs, "coroutine")
+    )
+    return declared(
+        call if is_async else call_blocking,
+        function=getattr(theirs, "coroutine", None) or getattr(theirs, "func", None) or theirs,
+        name=theirs.name,
+        description=theirs.description,
+        schema=schema,
+        validate=shown.model_validate if is_model else None,
+        options=options,
+    )

@@ -1,0 +1,50 @@
+"""Pydantic AI's function tools: https://ai.pydantic.dev/tools."""
+
+import asyncio
+from importlib import import_module
+from typing import Any
+
+from toolpool.adapters.declaration import declared, refuse
+from toolpool.contract.errors import ToolError
+from toolpool.workers.tool import Tool
+
+
+def pydantic_ai_tool(theirs: Any, **options: Any) -> Tool[..., Any]:
+    """A Pydantic AI `Tool`, or a function that would be one, as a tool of the pool.
+
+    It runs in a worker: a coroutine on its event loop, any other as a plain function does.
+    `ModelRetry` is a failure that the model reads, as `ToolError` is. A tool that requires approval
+    requires it here. `options` are those of `@tool`, such as `effects="read"`. Raises
+    `ToolDeclarationInvalid` for a tool that takes a `RunContext`, which only an agent run has.
+    """
+    pydantic_ai: Any = import_module("pydantic_ai")
+    if not isinstance(theirs, pydantic_ai.Tool):
+        theirs = pydantic_ai.Tool(theirs)
+    if theirs.takes_ctx:
+        raise refuse(
+            theirs.name,
+            "takes a RunContext, which only an agent run has: take what it needs from "
+            "toolpool's ToolContext in a function of your own",
+        )
+    schema = theirs.function_schema
+
+    async def call(arguments: dict[str, Any]) -> Any:
+        try:
+            return await schema.call(schema.validator.validate_python(arguments), None)
+        except pydantic_ai.ModelRetry as error:
+            raise ToolError(error.message) from error
+
+    def call_blocking(arguments: dict[str, Any]) -> Any:
+        return asyncio.run(call(arguments))
+
+    if theirs.requires_approval:
+        options.setdefault("approval", True)
+    return declared(
+        call if schema.is_async else call_blocking,
+        function=theirs.function,
+        name=theirs.name,
+        description=theirs.description or "",
+        schema=dict(schema.json_schema),
+        validate=schema.validator.validate_python,
+        options=options,
+    )
