@@ -278,7 +278,8 @@ class WorkerLease(Signed, frozen=True, kw_only=True, omit_defaults=True):
     calls. `ended`: the worker or its supervisor reported that nothing runs in it any more. `ttl` is
     how long its lease lasts, in seconds; 0 if unknown. `subscribed`: it is subscribed to its
     liveness channel, so that the server knows when it dies. `stall` is after how many seconds it is
-    ended if it stands still; 0 if unknown.
+    ended if it stands still; 0 if unknown. `left_out` are tools that it has loaded and does not
+    take, because of their run mode or queue.
     """
 
     purpose: ClassVar[str] = "lease"
@@ -299,6 +300,7 @@ class WorkerLease(Signed, frozen=True, kw_only=True, omit_defaults=True):
     ttl: float = 0.0
     subscribed: bool = False
     stall: float = 0.0
+    left_out: tuple[str, ...] = ()
 
 
 class Cancel(Signed, frozen=True, kw_only=True):

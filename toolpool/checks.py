@@ -533,6 +533,7 @@ def check_fleet(fleet: "Fleet", version: str) -> Iterator[Finding]:
             "`toolpool tools remove`",
         )
     yield from _check_unserved(fleet)
+    yield from _check_left_out(fleet)
 
 
 def _check_versions(fleet: "Fleet", version: str) -> Iterator[Finding]:
@@ -566,6 +567,21 @@ def _check_stale(fleet: "Fleet") -> Iterator[Finding]:
 def _some(names: Sequence[str]) -> str:
     more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
+
+
+def _check_left_out(fleet: "Fleet") -> Iterator[Finding]:
+    """Tools that workers have loaded, and that none of them takes."""
+    taken = {name for tools in fleet.offers.values() for name in tools}
+    for lease in fleet.workers:
+        if left := [name for name in lease.left_out if name not in taken]:
+            yield Finding(
+                "tools",
+                Level.WARN,
+                f"worker {lease.id} on {lease.host} has loaded {_some(left)}, and no worker takes "
+                "them",
+                "start one with `--run-in process` for plain functions, or with their queue in "
+                "`--queues`",
+            )
 
 
 def _check_unserved(fleet: "Fleet") -> Iterator[Finding]:

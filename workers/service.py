@@ -61,6 +61,8 @@ from toolpool.workers.worker_observer import WorkerFacts, WorkerObserver, Worker
 
 log = logs.logger("worker")
 
+_LEFT_OUT_AT_MOST = 50
+"""How many of the tools that it does not take a worker names in its lease."""
 _START_SECONDS = 90.0
 _FLUSH_SECONDS = 6.0
 """How many seconds longer than its grace period a stop waits for a server that does not answer."""
@@ -122,7 +124,11 @@ class WorkerService:
         self._stop_lock = threading.RLock()
         self.stopping = threading.Event()
         """Set once the stop has begun."""
-        self._toolset = toolset_of(self._served())
+        served = self._served()
+        self._toolset = toolset_of(served)
+        taken = {spec.name for spec in served}
+        self._left_out = tuple(sorted(catalog.tools.keys() - taken))
+        """The loaded tools that its queues do not serve."""
         self.leaving = threading.Event()
         """Set once a stop was requested, which Celery's thread then begins."""
         self.form = MessageValidator(settings.max_message_bytes)
@@ -234,10 +240,10 @@ class WorkerService:
             self._is_ready = True
             facts = self._facts()
             self._observers.notify("ready", facts)
-            if left := sorted(self._catalog.tools.keys() - set(facts.tools)):
+            if self._left_out:
                 log.info(
                     "tools_not_taken tools=%s: this worker's --run-in or --queues leave them out",
-                    ",".join(left),
+                    ",".join(self._left_out),
                 )
         if self._link is not None:
             self._link.send(MainTurned(consumes=consumes))
@@ -284,6 +290,7 @@ class WorkerService:
             leaving=self._executor.is_leaving,
             ttl=self._settings.lease_ttl,
             stall=self._settings.longest_stall,
+            left_out=self._left_out[:_LEFT_OUT_AT_MOST],
         )
 
     def _served(self) -> list[ToolSpec]:

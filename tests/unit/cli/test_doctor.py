@@ -108,6 +108,18 @@ def test_of_unserved_tools_those_are_withheld_whose_queue_has_workers() -> None:
     assert "tools are still offered" in told["workers"]
 
 
+def test_tools_that_workers_have_loaded_and_none_takes_are_named() -> None:
+    one = msgspec.structs.replace(lease(), left_out=("resize", "zip"))
+    other = msgspec.structs.replace(lease(queue="toolpool.default.process"), id="w2")
+    fleet = Fleet(workers=[one, other], entries={"t": entry("t")}, offers={"w1": {}, "w2": {}})
+    [finding] = [each for each in checks.check_fleet(fleet, "1.0") if "loaded" in each.message]
+    assert finding.level is Level.WARN
+    assert "w1 on h has loaded resize, zip, and no worker takes them" in finding.message
+    assert "--run-in process" in finding.remedy
+    fleet.offers["w2"] = {"resize": "d", "zip": "d"}
+    assert not [each for each in checks.check_fleet(fleet, "1.0") if "loaded" in each.message]
+
+
 def test_an_unserved_tool_is_said_to_be_withheld_or_still_offered() -> None:
     assert unserved_for(5.0, is_withheld=True) == (
         "no running worker has had it for 0:00:05; it is withheld from models"
