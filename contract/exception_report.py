@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from toolpool.contract.encoding import canonical, printable
+from toolpool.contract.encoding import canonical, encode, printable
 from toolpool.contract.outcome import Outcome
 
 _FIRST_FRAMES, _LAST_FRAMES = 10, 30
@@ -119,7 +119,10 @@ def failure_of(outcome: Outcome, arguments: dict[str, Any], *, with_text: bool) 
     """The `Failure` of an outcome; None if it is ok."""
     if outcome.ok:
         return None
-    encoded = canonical(arguments)
+    try:
+        encoded = canonical(arguments)
+    except TypeError:  # a host's keys may be no texts
+        encoded = encode(arguments)
     details = outcome.details or {}
     cause, result_bytes = details.get("cause"), details.get("result_bytes")
     return Failure(

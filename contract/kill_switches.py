@@ -27,6 +27,9 @@ log = logs.logger("switches")
 Canonical = Callable[[str, dict[str, Any]], dict[str, Any]]
 """Converts arguments of the named tool to the canonical form of the tool's schema."""
 _OPEN = ("additionalProperties", "patternProperties", "unevaluatedProperties")
+_COMPARED_AT_MOST = 1 << 20
+"""How many bytes of arguments are compared with switches, counted for each switch."""
+_TOO_LARGE = "its arguments are too large to compare with all of its kill switches"
 _LINES_AT_MOST = 8
 _CHANGED_AT_ONCE = 1_000
 LISTS = (list, tuple, set, frozenset, deque)
@@ -157,15 +160,20 @@ class KillSwitches:
         canonical: Canonical = lambda _, sent: sent,
     ) -> str | None:
         """Why a call is denied; None if it is not. Values are compared in `canonical` form."""
-        for switch in self.on.get(tool, ()):
-            if switch.tenant is not None and switch.tenant != tenant:
-                continue
+        found = [each for each in self.on.get(tool, ()) if each.tenant in (None, tenant)]
+        for switch in found:
             if switch.argument is None:
                 return switch.reason
-            sent, name = arguments or {}, switch.argument
-            judged = canonical(tool, sent)
-            denied = canonical(tool, {**sent, name: switch.value})
-            if name in judged and values_match(denied[name], judged[name]):
+        if not found:
+            return None
+        judged = canonical(tool, arguments or {})
+        compared = [switch for switch in found if switch.argument in judged]
+        if len(compared) * len(encoding.encode(judged)) > _COMPARED_AT_MOST:
+            return _TOO_LARGE
+        for switch in compared:
+            name = str(switch.argument)
+            denied = canonical(tool, {name: switch.value}).get(name)
+            if any(values_match(each, judged[name]) for each in (switch.value, denied)):
                 return switch.reason
         return None
 

@@ -428,7 +428,9 @@ class Dispatcher:
         an id, each call is a new one. Arguments that are no object of JSON are answered as a
         model's are. The other parameters, and what is raised, are those of `dispatch`.
         """
-        given = {} if arguments is None else arguments
+        given: Any = {} if arguments is None else arguments
+        if isinstance(given, Mapping):
+            given = dict(given)
         call = {"id": id or f"call_{new_nonce()}", "name": name, "input": given}
         turn = await self.dispatch(
             [call],

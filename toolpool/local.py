@@ -99,7 +99,7 @@ class LocalFleet:
             process.terminate()
         for process, _ in self._workers:
             try:
-                process.wait(self.settings.drain_timeout + 5.0)
+                process.wait(self.settings.drain_timeout + 15.0)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

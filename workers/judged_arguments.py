@@ -101,16 +101,17 @@ def is_switched_off(values: BaseModel, field: str, denied: Any) -> bool:
             break
     else:
         return False  # no call can have this value
+
     try:
         denied, again, value = (getattr(each, field) for each in (*others, values))
         if _is_by_identity(value) or not values_match(denied, again):
             if isinstance(value, Iterator):
                 return True  # it can be read only once, by the tool
-            dumps = [
-                [each.model_dump(mode=mode, include={field})[field] for mode in ("python", "json")]
-                for each in (*others, values)
-            ]
-            denied, again, value = (_comparable(*dump) for dump in dumps)
+            python, as_json = (
+                [each.model_dump(mode=mode, include={field})[field] for each in (*others, values)]
+                for mode in ("python", "json")
+            )
+            denied, again, value = map(_comparable, python, as_json)
             if not values_match(denied, again):
                 return True  # typed differently each time, for example with a random id
         return values_match(next(iter(denied)) if is_element else denied, value)
@@ -119,11 +120,13 @@ def is_switched_off(values: BaseModel, field: str, denied: Any) -> bool:
 
 
 def _as_json(typed: Any) -> Any:
-    """A typed value of lists, maps and standard types. Raises for other types."""
+    """A typed value of lists, objects and standard types. Raises for other types."""
     typed = _unwrapped(typed)
-    if isinstance(typed, dict):
-        return {_name(key): _as_json(value) for key, value in typed.items()}
-    return [_as_json(each) for each in typed] if isinstance(typed, LISTS) else _plain(typed)
+    if isinstance(typed, LISTS):
+        return [_as_json(each) for each in typed]
+    if (fields := _fields(typed, {}, is_whole=False)) is not None:
+        return {name: _as_json(value) for name, value in fields.items()}
+    return _plain(typed)
 
 
 def _is_by_identity(value: Any) -> bool:

@@ -14,6 +14,7 @@ from contextlib import (
 from typing import Any
 
 from toolpool.contract import logs
+from toolpool.contract.daemon_threads import DaemonThreads
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.workers import safe_text
 from toolpool.workers.tool import Tool
@@ -73,6 +74,8 @@ class Resources:
                 self._lifespans[tool.name] = found
         self._values: dict[int, Any] = {}
         self._closing = asyncio.Event()
+        self.on_ended: Callable[[], None] = lambda: None
+        """Called if they end before they are closed."""
         self._holding: asyncio.Task[None] | None = None
 
     def of(self, tool: Tool) -> Any:
@@ -99,14 +102,20 @@ class Resources:
                 manager = asynccontextmanager(each.function)() if each.is_async else _InThread(each)
                 try:
                     self._values[id(each)] = await stack.enter_async_context(manager)
-                except Exception as error:  # noqa: BLE001 - it is user code
-                    fault = failed(f"{each.name} failed while it was opened", error)
+                except BaseException as error:
                     if not opened.done():
-                        opened.set_exception(fault)
+                        opened.set_exception(failed(each.name, "was opened", error))
+                    if (task := asyncio.current_task()) is not None and task.cancelling():
+                        raise
                     return
             if not opened.done():
                 opened.set_result(None)
-            await self._closing.wait()
+            try:
+                await self._closing.wait()
+            finally:
+                if not self._closing.is_set():
+                    log.error("lifespan_ended: the resources of tools ended by themselves")
+                    self.on_ended()
 
     async def close(self) -> None:
         """Close them, the last opened first. Never raises for what a lifespan does."""
@@ -120,7 +129,7 @@ class Resources:
         elif not self._holding.cancelled() and (error := self._holding.exception()) is not None:
             log.warning("lifespan_not_closed: %s", safe_text.name_of(error))
 
-    def open_here(self) -> ExitStack:
+    def open_in_child(self) -> ExitStack:
         """Open each in a child process; the returned stack closes them.
 
         Raises `ToolsUnimportable` if one fails, and `ToolDeclarationInvalid` if one is `async`.
@@ -135,20 +144,22 @@ class Resources:
             try:
                 manager = contextmanager(each.function)()
                 self._values[id(each)] = stack.enter_context(manager)
-            except Exception as error:
+            except BaseException as error:
                 stack.close()
-                raise failed(f"{each.name} failed while it was opened", error) from error
+                raise failed(each.name, "was opened", error) from error
         return stack
 
 
 class _InThread(AbstractAsyncContextManager[Any]):
-    """A blocking lifespan that is opened and closed in a thread."""
+    """A blocking lifespan that is opened and closed in one thread."""
 
     def __init__(self, lifespan: Lifespan) -> None:
         self._manager = contextmanager(lifespan.function)()
+        self._thread = DaemonThreads("lifespan", at_most=1)
 
     async def __aenter__(self) -> Any:
-        return await asyncio.to_thread(self._manager.__enter__)
+        return await self._thread.call(self._manager.__enter__)
 
     async def __aexit__(self, *raised: Any) -> None:
-        await asyncio.to_thread(self._manager.__exit__, None, None, None)
+        await self._thread.call(self._manager.__exit__, None, None, None)
+        self._thread.close()

@@ -99,12 +99,18 @@ class Presence:
         self._thread.start()
         self._channel.start()
 
-    def stop(self) -> None:
-        """Mark the lease as ended. The catalog stays: calls are queued for its tools."""
+    def stop(self, *, nothing_runs: bool) -> None:
+        """Mark the lease as ended, if nothing runs any more; else it expires, or its supervisor
+        marks it once the process has ended.
+
+        The catalog stays: calls are queued for its tools.
+        """
         self._stopping.set()
         self._is_due.set()
         self._channel.stop()
         self._thread.join(self._settings.connect_timeout)
+        if not nothing_runs:
+            return
         try:
             name = self._names.worker(self._worker)
             self._client.set(name, self._lease(self._describe(), ended=True), ex=ENDED_SAID_SECONDS)

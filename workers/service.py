@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from secrets import token_hex
 from typing import Any
@@ -31,7 +32,7 @@ from toolpool.workers.celery.message_guard import MessageValidator
 from toolpool.workers.celery.queue_channels import QueueChannel
 from toolpool.workers.credentials.lookup import Credentials
 from toolpool.workers.credentials.secret_sources import Source
-from toolpool.workers.lifespan import Resources
+from toolpool.workers.lifespan import CLOSING_SECONDS, Resources
 from toolpool.workers.presence import Presence
 from toolpool.workers.running import forks
 from toolpool.workers.running.admission import Admission
@@ -127,6 +128,11 @@ class WorkerService:
         served = self._served()
         self._toolset = toolset_of(served)
         taken = {spec.name for spec in served}
+        self._resources = Resources(
+            tool
+            for name, tool in catalog.tools.items()
+            if name in taken and tool.spec.run_in is not RunIn.PROCESS
+        )
         self._left_out = tuple(sorted(catalog.tools.keys() - taken))
         """The loaded tools that its queues do not serve."""
         self.leaving = threading.Event()
@@ -322,17 +328,23 @@ class WorkerService:
         if self._is_running:  # else the children end with this process
             self._watchdog.stop()
             self._observers.notify("draining", self._facts())
-            grace = None if self._recycling else self._settings.drain_timeout + _FLUSH_SECONDS
+            grace = self._settings.drain_timeout + _FLUSH_SECONDS + CLOSING_SECONDS
+            nothing_runs = True
             try:
-                self._on_loop(self._close(), grace)
+                self._on_loop(self._close(), None if self._recycling else grace)
+                nothing_runs = not self._slots.are_busy
             except TimeoutError:
+                nothing_runs = False
                 log.error(
                     "drain_unfinished: the server did not accept the remaining outcomes in time"
                 )
-            self._presence.stop()
+            self._presence.stop(nothing_runs=nothing_runs)
             self.stalled_connections.stop()
             self._observers.notify("stopped", self._facts())
             self._observers.close()
+        else:
+            with suppress(TimeoutError):
+                self._on_loop(self._resources.close(), CLOSING_SECONDS)
         self._is_stopped = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5.0)
@@ -348,14 +360,14 @@ class WorkerService:
             self._names,
             dedup_ttl=settings.dedup_ttl,
         )
-        self._resources = Resources(
-            tool
-            for tool in self._catalog.tools.values()
-            if tool.spec.run_in is not RunIn.PROCESS and tool.spec in self._served()
-        )
+        self._resources.on_ended = self._recycle
         await self._resources.open()
         self._children = await started_children(
-            self._catalog, self._slots.counts.get(RunIn.PROCESS, 0), self._tools, settings
+            self._catalog,
+            self._slots.counts.get(RunIn.PROCESS, 0),
+            self._tools,
+            self._queues,
+            settings,
         )
         self._settler = Settler(
             worker=self.id,
@@ -400,10 +412,11 @@ class WorkerService:
         await self._executor.drain(self._settings.drain_timeout, recycling=self._recycling)
         for task in self._tasks:
             task.cancel()
+        closings = [self._resources.close()]
         if self._children is not None:
-            await self._children.close()
+            closings.append(self._children.close())
+        await asyncio.gather(*closings)
         self._runner.close()
-        await self._resources.close()
         self._credentials.close()
 
     async def _follow_cancels(self) -> None:

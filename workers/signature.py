@@ -214,7 +214,8 @@ class Signature:
         except pydantic.ValidationError as error:
             raise ArgumentsRefused(_problems(error)) from None
         extra = values.__pydantic_extra__ or {}
-        if extra and (given := extra.keys() & set(self.injected)):
+        # A parameter with an alias has another name in the schema: its own is no option's.
+        if extra and (given := extra.keys() & {*self.injected, *self._names}):
             raise _unknown(given)
         for switch in switches:
             if is_switched_off(values, _FIELD + str(switch.argument), switch.value):

@@ -5,12 +5,13 @@ import importlib.util
 import math
 import pkgutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 
 from toolpool.contract.errors import Misconfigured, ToolDeclarationInvalid, ToolsUnimportable
 from toolpool.contract.exception_report import faults_in, faults_of, own_frame, tools_imported
+from toolpool.contract.spec import RunIn
 from toolpool.workers import safe_text
 from toolpool.workers.running.process_role import Importing, import_from_here
 from toolpool.workers.tool import Tool
@@ -38,6 +39,14 @@ class Catalog:
                 )
         self.tools: Mapping[str, Tool] = MappingProxyType(by_name)
         self.imported_at = tools_imported()
+
+    def of_processes(self, queues: Sequence[str]) -> list[Tool]:
+        """The tools of these queues that run in child processes; of all queues if none is named."""
+        return [
+            tool
+            for tool in self.tools.values()
+            if tool.spec.run_in is RunIn.PROCESS and (not queues or tool.spec.queue in queues)
+        ]
 
     @classmethod
     def load(cls, sources: Iterable[str]) -> "Catalog":
@@ -83,7 +92,7 @@ def _import(name: str) -> ModuleType:
                 f"there is no tools module {name!r} on the import path (the current directory is "
                 "on it); name a module like `shop.tools` or a file like `./tools.py`"
             ) from None
-        raise failed(f"{name} failed while it was imported", error) from error
+        raise failed(name, "was imported", error) from error
 
 
 def _import_file(source: str) -> ModuleType:
@@ -109,7 +118,7 @@ def _import_file(source: str) -> ModuleType:
         del sys.modules[name]
         if isinstance(error, ToolDeclarationInvalid | KeyboardInterrupt):
             raise
-        raise failed(f"{source} failed while it was imported", error) from error
+        raise failed(source, "was imported", error) from error
     return module
 
 
@@ -118,13 +127,12 @@ def _is_or_holds(missing: str | None, name: str) -> bool:
     return missing is not None and f"{name}.".startswith(f"{missing}.")
 
 
-def failed(said: str, error: BaseException) -> ToolsUnimportable:
-    """The error for code of a tools module that failed: `said` names it.
+def failed(source: str, when: str, error: BaseException) -> ToolsUnimportable:
+    """The error for code of a tools module that failed while it, for example, "was imported".
 
     Its message is for the log; only `explained` has the exception's own text.
     """
     if isinstance(error, ModuleNotFoundError) and error.name:
-        source = said.partition(" ")[0]
         return ToolsUnimportable(
             f"{source} imports {error.name!r}, which is not installed: install it where the tools "
             "run, or make it importable from the current directory"
@@ -133,7 +141,7 @@ def failed(said: str, error: BaseException) -> ToolsUnimportable:
     where = f" in {place.file}, line {place.line}" if place is not None else ""
     if isinstance(error, SyntaxError):  # its text names the place
         where = ""
-    said = f"{said}: {type(error).__name__}{where}"
+    said = f"{source} failed while it {when}: {type(error).__name__}{where}"
     text = " ".join(safe_text.text_of(error, _LONGEST_TEXT).split())
     explained = f"{said}: {text}" if text else said
     is_python_s = type(error).__module__ == "builtins" and isinstance(error, _OF_CODE)

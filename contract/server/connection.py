@@ -103,22 +103,29 @@ def broker_url(settings: Settings) -> str:
     if settings.broker_url:
         _require_broker(settings.broker_url)
         return settings.broker_url
-    url = _with_login_before_host(require_redis_url(settings))
-    return url.replace("unix://", "redis+socket://", 1).replace("?db=", "?virtual_host=", 1)
+    return _for_kombu(require_redis_url(settings)).replace("unix://", "redis+socket://", 1)
 
 
-def _with_login_before_host(url: str) -> str:
-    """The URL with user and password moved from its query to where kombu accepts them."""
+def _for_kombu(url: str) -> str:
+    """The URL with login and database where kombu accepts them, and of its options those of TLS.
+
+    The others are redis-py's, and kombu's connections are its own.
+    """
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    asked = query.pop("username", ""), query.pop("password", "")
-    if not any(asked) or parts.scheme in _UNIX_SCHEMES:
-        return url
-    login, _, place = parts.netloc.rpartition("@")
-    user, _, password = login.partition(":")
-    user, password = user or quote(asked[0], safe=""), password or quote(asked[1], safe="")
-    netloc = f"{user}:{password}@{place}"
-    return urlunsplit(parts._replace(netloc=netloc, query=urlencode(query)))
+    if parts.scheme in _UNIX_SCHEMES:
+        place = url.partition("?")[0]
+        return f"{place}?{urlencode({'virtual_host': query['db']})}" if "db" in query else place
+    netloc = parts.netloc
+    asked = query.get("username", ""), query.get("password", "")
+    if any(asked):
+        login, _, place = netloc.rpartition("@")
+        user, _, password = login.partition(":")
+        user, password = user or quote(asked[0], safe=""), password or quote(asked[1], safe="")
+        netloc = f"{user}:{password}@{place}"
+    kept = {name: value for name, value in query.items() if name.startswith("ssl_")}
+    path = f"/{query['db']}" if "db" in query else parts.path
+    return urlunsplit(parts._replace(netloc=netloc, path=path, query=urlencode(kept)))
 
 
 def _require_broker(url: str) -> None:

@@ -9,7 +9,7 @@ import redis.asyncio.connection
 _BlockingPool: Any = redis.asyncio.BlockingConnectionPool
 _Connection: Any = redis.asyncio.connection.AbstractConnection
 
-# redis-py 8 names the first `can_read`; redis-py before 7 has no second, and needs none.
+# redis-py 8 renamed `can_read_destructive`; `should_reconnect` exists from 7 on.
 _has_data = getattr(_Connection, "can_read", None) or _Connection.can_read_destructive
 _must_reconnect = getattr(_Connection, "should_reconnect", lambda _: False)
 _COMMAND = ("",) if redis.VERSION < (5, 3) else ()
@@ -35,7 +35,7 @@ class ConnectionPool(_BlockingPool):  # type: ignore[misc]
         if self._idle:
             connection = self._idle.pop()
             try:
-                if not connection.is_connected or await _has_data(connection):
+                if await _is_stale(connection):
                     await self.ensure_connection(connection)
             except BaseException:
                 await self.release(connection)
@@ -53,3 +53,11 @@ class ConnectionPool(_BlockingPool):  # type: ignore[misc]
             await super().release(connection)
         else:
             self._idle.append(connection)
+
+
+async def _is_stale(connection: Any) -> bool:
+    """Whether a connection is closed, or has a reply that nobody waits for."""
+    try:
+        return not connection.is_connected or await _has_data(connection)
+    except (redis.RedisError, OSError):  # redis-py before 8 raises for one that the server closed
+        return True

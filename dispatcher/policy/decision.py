@@ -207,6 +207,8 @@ class Policy:
         """Decide by the rules, then by the hook, and again by the rules after the hook's answer."""
         accepted = call
         try:
+            if not encoding.is_json(call.arguments or {}):  # a message would turn keys into text
+                raise ValueError("its arguments are not JSON")
             call = _with_arguments(call, offer.canonical(call.arguments or {}))
         except ValueError as error:
             self._tell_failure(call, "rule", str(error))

@@ -1,5 +1,6 @@
 """The rules of a policy file. The first rule that matches a call decides."""
 
+import fnmatch
 import re
 import tomllib
 from collections.abc import Sequence
@@ -293,4 +294,4 @@ def _verdict(rule: _Rule) -> Allow | Deny | AskApproval:
 
 def _glob(pattern: str) -> re.Pattern[str]:
     """A pattern in which `*` is any text and `?` one character."""
-    return re.compile(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
+    return re.compile(fnmatch.translate(pattern.replace("[", "[[]")))

@@ -1,6 +1,8 @@
 """Tools with resources of their module. Each opening and closing is a line of a file."""
 
 import os
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,3 +58,10 @@ def count_in_thread(ctx: ToolContext[Counter] | None) -> list[int]:
 def count_in_child(ctx: ToolContext[Counter]) -> list[int]:
     """Count in a child process."""
     return count(ctx)
+
+
+@tool(effects="read", run_in="process")
+def leave_a_thread() -> int:
+    """Leave something that makes the process unfit for another call."""
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    return os.getpid()

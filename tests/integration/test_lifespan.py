@@ -49,6 +49,15 @@ async def test_each_process_opens_once_and_closes_at_its_end(
     assert told(trace, "close") == opened
 
 
+async def test_a_child_that_is_replaced_closes_its_resources(
+    fleet: LocalFleet, trace: Path
+) -> None:
+    async with fleets.connected(fleet) as dispatcher:
+        [result] = await dispatcher.dispatch(call("leave_a_thread"), session="s")
+        await eventually(lambda: told(trace, "close") == [result.data], "it has closed")
+        await eventually(lambda: len(told(trace, "open")) == 4, "another child has opened")
+
+
 async def test_a_killed_child_is_replaced_by_one_with_resources_of_its_own(
     fleet: LocalFleet, trace: Path
 ) -> None:

@@ -30,7 +30,8 @@ def declared(
     run.__module__ = str(getattr(function, "__module__", run.__module__))
     own: dict[str, Any] = {"name": name, "description": description, "input_schema": schema}
     if validate is not None:
-        own["check"] = _check(validate)
+        added = options.pop("check", ())
+        own["check"] = [_check(validate), *((added,) if callable(added) else added)]
     return tool(**(own | options))(run)
 
 

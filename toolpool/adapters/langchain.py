@@ -22,11 +22,15 @@ def langchain_tool(theirs: Any, **options: Any) -> Tool[..., Any]:
     shown, whole = theirs.tool_call_schema, theirs.args_schema
     is_model = isinstance(shown, type)
     schema = shown.model_json_schema() if is_model else dict(shown)
-    if is_model and isinstance(whole, type) and hasattr(whole, "model_fields"):
-        injected = {n for n, field in whole.model_fields.items() if field.is_required()}
-        if injected := injected - shown.model_fields.keys():
-            names = ", ".join(sorted(injected))
-            raise refuse(theirs.name, f"has arguments that LangChain's agents inject: {names}")
+    fields = getattr(whole, "model_fields", {})
+    if is_model and (injected := fields.keys() - shown.model_fields.keys()):
+        names = ", ".join(sorted(injected))
+        raise refuse(theirs.name, f"has arguments that LangChain's agents inject: {names}")
+
+    # It would make a success of a failure.
+    theirs = theirs.model_copy(
+        update={"handle_tool_error": False, "handle_validation_error": False}
+    )
 
     async def call(arguments: dict[str, Any]) -> Any:
         try:

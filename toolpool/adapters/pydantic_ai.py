@@ -26,6 +26,10 @@ def pydantic_ai_tool(theirs: Any, **options: Any) -> Tool[..., Any]:
             "takes a RunContext, which only an agent run has: take what it needs from "
             "toolpool's ToolContext in a function of your own",
         )
+    if named := [each for each in ("args_validator", "prepare") if getattr(theirs, each, None)]:
+        raise refuse(theirs.name, f"has {named[0]}=, which takes a RunContext: use check=")
+    if getattr(theirs, "timeout", None) is not None:
+        options.setdefault("timeout", theirs.timeout)
     schema = theirs.function_schema
 
     async def call(arguments: dict[str, Any]) -> Any:

@@ -19,7 +19,6 @@ from toolpool.contract.errors import Misconfigured
 from toolpool.contract.exception_report import tools_imported
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.redaction import NOTHING
-from toolpool.contract.spec import RunIn
 from toolpool.contract.telemetry.families import DIRECTORY_PREFIX
 from toolpool.workers.context import ProgressThrottle, ToolContext, context_of
 from toolpool.workers.lifespan import Resources
@@ -45,6 +44,7 @@ def main() -> int:
     parser.add_argument("--calls", type=int, required=True)
     parser.add_argument("--imported-at", type=float)
     parser.add_argument("--tools", action="append", default=[])
+    parser.add_argument("--queue", action="append", default=[])
     options = parser.parse_args()
     die_with_parent(options.parent)
     process_role.mark()
@@ -59,9 +59,8 @@ def main() -> int:
     os.close(options.entry_flag)
     try:
         catalog = Catalog.load(options.tools)
-        here = [t for t in catalog.tools.values() if t.spec.run_in is RunIn.PROCESS]
-        resources = Resources(here)
-        opened = resources.open_here()
+        resources = Resources(catalog.of_processes(options.queue))
+        opened = resources.open_in_child()
     except Misconfigured as error:
         worker.send(frames.Failed(pid=worker.pid, error=str(error)))
         return 1

@@ -17,6 +17,7 @@ from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import RunIn
 from toolpool.workers.context import ReportProgress
+from toolpool.workers.lifespan import Resources
 from toolpool.workers.running import frames
 from toolpool.workers.running.child_handle import Child, ChildLost, RunningCall
 from toolpool.workers.running.output import Completion
@@ -45,12 +46,16 @@ class ChildPool:
         tools: Sequence[str],
         max_result_bytes: int,
         calls_per_child: int,
+        queues: Sequence[str] = (),
+        has_resources: bool = False,
         imported_at: float | None = None,
     ) -> None:
         self._size = size
         self._tools = tools
         self._max_result_bytes = max_result_bytes
         self._calls_per_child = calls_per_child
+        self._queues = queues
+        self._has_resources = has_resources
         self._imported_at = time.time() if imported_at is None else imported_at
         self._timers = RunTimers()
         self._idle: deque[Child] = deque()
@@ -138,7 +143,7 @@ class ChildPool:
             raise
         if done.spent or child.calls >= self._calls_per_child:
             self._log_spent(run.call.tool, done.spent)
-            self._background.start(self._end(child))
+            self._background.start(self._end(child, is_idle=True))
         else:
             self._give_back(child)
         return Completion(done.outcome, done.whole)
@@ -202,14 +207,14 @@ class ChildPool:
             self._leaving.add(child)
             self._background.start(self._refill())
 
-    async def _end(self, child: Child) -> None:
-        """End a child while a new one starts in its place."""
+    async def _end(self, child: Child, *, is_idle: bool = False) -> None:
+        """End a child while a new one starts in its place. An idle one closes its resources."""
         self._living.discard(child)
         with contextlib.suppress(ValueError):
             self._idle.remove(child)
         self._background.start(self._refill())
         self._leaving.add(child)
-        await child.end()
+        await (child.close() if is_idle and self._has_resources else child.end())
         self._leaving.discard(child)
 
     async def _refill(self) -> None:
@@ -253,6 +258,7 @@ class ChildPool:
             f"--calls={self._calls_per_child}",
             f"--imported-at={self._imported_at!r}",
             *(f"--tools={source}" for source in self._tools),
+            *(f"--queue={queue}" for queue in self._queues),
         ]
 
     async def close(self) -> None:
@@ -261,13 +267,14 @@ class ChildPool:
         await self._background.end()
         children = self._living | self._leaving
         self._living.clear()
-        await asyncio.gather(*(child.close() for child in children), return_exceptions=True)
+        ends = [child.close() if self._has_resources else child.end() for child in children]
+        await asyncio.gather(*ends, return_exceptions=True)
 
 
 async def started_children(
-    catalog: Catalog, size: int, tools: Sequence[str], settings: Settings
+    catalog: Catalog, size: int, tools: Sequence[str], queues: Sequence[str], settings: Settings
 ) -> ChildPool | None:
-    """Children for the tools of this catalog; None if no tool runs in a child."""
+    """Children for the tools of this catalog on these queues; None if no tool runs in a child."""
     uses_them = any(tool.spec.run_in is RunIn.PROCESS for tool in catalog.tools.values())
     if not size or not uses_them:
         return None
@@ -276,6 +283,8 @@ async def started_children(
         tools=tools,
         max_result_bytes=settings.max_result_bytes,
         calls_per_child=_CALLS_PER_CHILD,
+        queues=queues,
+        has_resources=bool(Resources(catalog.of_processes(queues))),
         imported_at=catalog.imported_at,
     )
     try:

@@ -67,6 +67,11 @@ class Slots:
         self._free[running.run_in] += 1
 
     @property
+    def are_busy(self) -> bool:
+        """Whether any slot is occupied."""
+        return any(self._free[kind] < count for kind, count in self.counts.items())
+
+    @property
     def stuck(self) -> int:
         """The number of slots held by stuck calls."""
         return sum(self._stuck().values())

@@ -58,7 +58,7 @@ _SETTLED_SECONDS = 60.0
 """A worker that exits within this many seconds may be in a crash loop."""
 _CRASH_LOOP = 3
 """After this many short runs in a row, a crash loop is reported."""
-_STOP_MARGIN_SECONDS = 10.0
+_STOP_MARGIN_SECONDS = 15.0
 """How many seconds longer than its grace period a worker may take to stop."""
 _MAX_LEAVING = 2
 _MAX_UNREPORTED = 32

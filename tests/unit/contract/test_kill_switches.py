@@ -110,3 +110,14 @@ async def test_lines_that_a_writer_without_a_key_adds_change_nothing() -> None:
     await switches.follow(server)
     assert len(server.switch_states[field].split(b"\n")) <= 8
     assert await denied(server, A) and await denied(server, B)
+
+
+def test_arguments_too_large_for_all_switches_are_denied() -> None:
+    """Comparing them would hold the event loop for seconds."""
+    switches = KillSwitches(Envelope(Keyring.local()), "p")
+    on = [Switch(tool="mail", reason="no", argument="to", value=f"eve{n}") for n in range(10)]
+    switches.on = {"mail": on}
+    assert switches.denial("mail", {"to": ["a"] * 1_000}, "t") is None
+    assert switches.denial("mail", {"to": ["a"] * 1_000 + ["eve9"]}, "t") == "no"
+    assert "too large" in (switches.denial("mail", {"to": ["a"] * 100_000}, "t") or "")
+    assert switches.denial("mail", {"cc": ["a"] * 100_000}, "t") is None

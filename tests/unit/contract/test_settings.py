@@ -257,9 +257,17 @@ def test_a_wrong_value_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("redis://host:6379/2", "redis://host:6379/2"),
         ("rediss://host/0", "rediss://host/0"),
+        ("redis://host:6379?db=4", "redis://host:6379/4"),
+        ("redis://host/1?db=4", "redis://host/4"),
+        ("redis://host/0?socket_timeout=5&max_connections=30&protocol=3", "redis://host/0"),
+        (
+            "rediss://host/0?ssl_cert_reqs=none&socket_timeout=5",
+            "rediss://host/0?ssl_cert_reqs=none",
+        ),
+        ("unix:///run/redis.sock?socket_timeout=5", "redis+socket:///run/redis.sock"),
         (
             "redis://host:6379/2?password=p%40s&client_name=x",
-            "redis://:p%40s@host:6379/2?client_name=x",
+            "redis://:p%40s@host:6379/2",
         ),
         ("redis://host/0?username=u&password=p", "redis://u:p@host/0"),
         ("redis://u@host/0?password=p", "redis://u:p@host/0"),

@@ -1,6 +1,8 @@
 """One call that the host makes itself: `Dispatcher.call`."""
 
 import asyncio
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,12 +73,34 @@ async def test_it_passes_the_gate() -> None:
 
     async with Dispatcher.in_memory([pay], hooks=Hooks(before_call=no_large_sum)) as dispatcher:
         assert (await dispatcher.call("pay", {"amount": 11})).code is Code.DENIED
-        assert (await dispatcher.call("pay", {"amount": 10}, only=["wait"])).code is not None
+        refused = await dispatcher.call("pay", {"amount": 10}, only=["wait"])
+        assert refused.code is Code.UNKNOWN_TOOL
         with pytest.raises(ValueError, match="not a pattern"):
             await dispatcher.deny("pa*", reason="closed")
         await dispatcher.deny("pay", reason="closed")
         assert (await dispatcher.call("pay", {"amount": 1})).code is Code.DENIED
     assert RUNS == []
+
+
+@pytest.mark.parametrize("roles", [{1: "admin"}, {"1": "user", 1: "admin"}, {True: "admin"}])
+async def test_keys_that_are_no_text_are_not_judged_as_other_keys(
+    roles: dict[Any, str], tmp_path: Path
+) -> None:
+    entered: list[object] = []
+
+    @tool(effects="write")
+    async def grant(roles: dict[str, Any]) -> None:
+        """Grant roles."""
+        entered.append(roles)
+
+    rule = tmp_path / "policy.toml"
+    rule.write_text(
+        '[[rule]]\ntool = "grant"\nargument = "roles.1"\nequals = "admin"\naction = "deny"\n'
+    )
+    async with Dispatcher.in_memory([grant], hooks=Hooks(policy=str(rule))) as dispatcher:
+        assert (await dispatcher.call("grant", {"roles": roles})).code is Code.DENIED
+        assert (await dispatcher.call("grant", {"roles": {"1": "user"}})).ok
+    assert entered == [{"1": "user"}]
 
 
 async def test_another_deployment_has_idempotency_keys_of_its_own() -> None:

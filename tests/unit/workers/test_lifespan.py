@@ -1,6 +1,7 @@
 """Resources of a tools module: what is declared, and when it is opened and closed."""
 
 import asyncio
+import threading
 import types
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -108,6 +109,47 @@ async def test_one_that_fails_closes_those_before_it(monkeypatch: pytest.MonkeyP
     assert TOLD == ["open pool", "close pool"]
 
 
+@pytest.mark.parametrize(
+    "end", [SystemExit("no DATABASE_URL"), asyncio.CancelledError(), KeyError()]
+)
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_one_that_ends_in_any_way_is_an_error_with_its_name(
+    monkeypatch: pytest.MonkeyPatch, end: BaseException, is_async: bool
+) -> None:
+    def broken() -> Iterator[None]:
+        raise end
+        yield
+
+    async def broken_later() -> AsyncIterator[None]:
+        raise end
+        yield
+
+    declared = lifespan(broken_later if is_async else broken)
+    resources = Resources([module_of(monkeypatch, declared=declared)])
+    with pytest.raises(ToolsUnimportable, match="failed while it was opened"):
+        await asyncio.wait_for(resources.open(), 5)
+    if not is_async:
+        with pytest.raises(ToolsUnimportable, match=type(end).__name__):
+            resources.open_in_child()
+
+
+async def test_a_blocking_one_is_opened_and_closed_in_one_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[int] = []
+
+    @lifespan
+    def bound() -> Iterator[None]:
+        threads.append(threading.get_ident())
+        yield
+        threads.append(threading.get_ident())
+
+    async with Dispatcher.in_memory([module_of(monkeypatch, bound=bound)]):
+        pass
+    assert len(threads) == 2
+    assert len({*threads, threading.get_ident()}) == 2
+
+
 async def test_one_that_fails_to_close_is_logged_without_its_text(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -124,11 +166,11 @@ async def test_one_that_fails_to_close_is_logged_without_its_text(
 
 def test_a_child_process_opens_only_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     resources = Resources([look := module_of(monkeypatch, file=file)])
-    with resources.open_here():
+    with resources.open_in_child():
         assert resources.of(look) == "the file"
     assert TOLD == ["open file", "close file"]
     with pytest.raises(ToolDeclarationInvalid, match="write it as a plain `def`"):
-        Resources([module_of(monkeypatch, pool=pool)]).open_here()
+        Resources([module_of(monkeypatch, pool=pool)]).open_in_child()
 
 
 def test_a_module_has_at_most_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import pytest
-from pydantic import BaseModel, Discriminator, Field, ImportString, Tag
+from pydantic import AliasChoices, BaseModel, Discriminator, Field, ImportString, Tag
 from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
 
 from toolpool import ToolContext
@@ -438,3 +438,25 @@ def test_what_pydantic_says_never_repeats_the_value() -> None:
     text = texts.invalid_arguments(caught.value.problems)
     assert "secret" not in text.lower()
     assert "pet: expected another value: this one does not fit the tool's schema" in text
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        Field("user", alias="Role"),
+        Field("user", validation_alias="Role"),
+        Field("user", validation_alias=AliasChoices("Role", "r")),
+    ],
+    ids=["alias", "validation_alias", "choices"],
+)
+def test_an_option_does_not_take_the_place_of_a_parameter_with_an_alias(of: Any) -> None:
+    """Its value would be neither judged nor validated."""
+
+    async def grant(role: str = of, **options: Any) -> None:
+        """Grant."""
+
+    signature = Signature(grant, where="grant")
+    assert signature.bind({"Role": "admin", "more": 1}, None) == {"role": "admin", "more": 1}
+    for arguments in ({"role": "admin"}, {"Role": "user", "role": "admin"}):
+        with pytest.raises(ArgumentsRefused):
+            signature.bind(arguments, None)

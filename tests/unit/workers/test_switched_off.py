@@ -98,9 +98,25 @@ class Priced(BaseModel):
     at: datetime | None = None
 
 
+class Kind(Enum):
+    A = "a"
+
+
+class Defaulted(BaseModel):
+    """Its defaults are not validated, so they have another type than the same value when sent."""
+
+    n: int | None = None
+    kind: str | Kind = Field(default_factory=lambda: Kind.A)
+    path: str | Path = Path("/a")
+    on: str | date = date(2026, 1, 1)
+
+
+DEFAULTED = {"n": None, "kind": "a", "path": "/a", "on": "2026-01-01"}
 NO_OTHER = {"price": "1", "by": "somebody", "note": None, "at": None}
 
 DENIED: list[tuple[Any, Any, Any]] = [
+    (Defaulted, DEFAULTED, {}),
+    (Defaulted, DEFAULTED, {"n": None, "kind": "a"}),
     (Priced, NO_OTHER, {"price": "1.0"}),
     (list[Priced], [NO_OTHER], [{"price": "1.00"}]),
     (list[Decimal | None], ["1", None], ["1.0", None]),
@@ -164,6 +180,8 @@ DENIED: list[tuple[Any, Any, Any]] = [
     (PureWindowsPath, "C:/etc", "c:\\etc"),
 ]
 ALLOWED: list[tuple[Any, Any, Any]] = [
+    (Defaulted, DEFAULTED, {"n": 1}),
+    (Defaulted, DEFAULTED, {"path": "/b"}),
     (Priced, NO_OTHER, {"price": "1.0", "note": "x"}),
     (Priced, NO_OTHER, {"price": "1.0", "by": "another"}),
     (list[Decimal | None], ["1", None], ["1.1", None]),

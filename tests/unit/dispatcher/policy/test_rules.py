@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.waiting import eventually
@@ -527,3 +528,12 @@ def test_what_allows_holds_of_a_map_or_of_one_object() -> None:
         assert rules.decide(proposed(line=line)).verdict == Allow()
     for line in ({"sku": "X-9"}, {"a": {"sku": "ok"}, "b": {"sku": "X-9"}}, {"a": {}}):
         assert isinstance(rules.decide(proposed(line=line)).verdict, Deny)
+
+
+def test_a_pattern_with_many_stars_takes_no_longer_than_others() -> None:
+    """Backtracking would take minutes; the test would not end within its time limit."""
+    pattern = "*?a*?a*?a*?a*?a*?a*?ab"
+    call = msgspec.structs.replace(proposed(), session="a" * 256)
+    assert isinstance(verdict(f'session = "{pattern}"', call), Allow)
+    call = msgspec.structs.replace(call, session="xa" * 127 + "ab")
+    assert isinstance(verdict(f'session = "{pattern}"', call), Deny)
