@@ -113,6 +113,8 @@ class WorkerService:
         self._thread = threading.Thread(target=self._turn, name="tools", daemon=True)
         self._last_turn = time.monotonic()
         self._is_running = False
+        self._epoch = ""
+        """The server epoch in which it has reported its calls."""
         self._is_stopped = False
         self._link = link
         self._said_at = 0.0
@@ -192,6 +194,8 @@ class WorkerService:
             self._presence.start()
         except (RedisError, OSError) as error:
             raise BrokerUnreachable(connection.unreachable(self._settings, error)) from None
+        # From here on calls may run, and a server that restarts may forget them.
+        self._epoch = self._presence.epoch
         self._watchdog.start()
         self.stalled_connections.start()
         self._is_running = True
@@ -442,7 +446,7 @@ class WorkerService:
             await asyncio.sleep(self._settings.lease_interval)
 
     async def _pulse(self) -> None:
-        epoch, due, left_behind = "", time.monotonic(), guarded(Leftovers().look)
+        due, left_behind = time.monotonic(), guarded(Leftovers().look)
         while True:
             self._last_turn = time.monotonic()
             if self._observers.listeners["pulse"]:
@@ -452,11 +456,12 @@ class WorkerService:
                 self._observers.notify("left_behind", left)
             forks.end_stray()
             renewed_at = self._executor.lease.renewed_at
-            if epoch and self._presence.epoch != epoch:
+            epoch = self._presence.epoch
+            if self._epoch and epoch != self._epoch:
+                self._epoch = epoch
                 self._executor.report_again()
             else:
                 self._settler.forget_before(renewed_at - _SERVER_FORGETS_SECONDS)
-            epoch = self._presence.epoch
             self._executor.answer_overdue()
             self._executor.end_exclusive_without_lease()
             self._executor.claim_more()
