@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
 from tests.chaos.processes import children_of
 from tests.integration import fleet as fleets
@@ -15,6 +16,7 @@ from tests.processes import is_running
 from tests.waiting import eventually
 from toolpool import Dispatcher
 from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.local import LocalFleet
 
 pytestmark = pytest.mark.long
@@ -188,3 +190,27 @@ async def test_a_killed_worker_s_tools_leave_no_program_behind(tmp_path: Path) -
             [result] = await asked
             assert (result.code, result.executed) == (Code.WORKER_LOST, Executed.UNKNOWN)
             assert not any(map(is_running, started)), "they ended before the call was answered"
+
+
+async def test_a_worker_that_is_told_to_stop_does_not_report_its_end_while_a_call_runs() -> None:
+    """Else an exclusive call, or one with a place in the fleet, begins beside it."""
+    patient = {"drain_timeout": 0.5, "event_loop_timeout": 60.0, "worker_stall_timeout": 60.0}
+
+    def has_reported_its_end(fleet: LocalFleet) -> bool:
+        with redis.Redis.from_url(fleet.settings.redis_url or "") as client:
+            leases = [client.get(key) or b"" for key in client.scan_iter(RedisKeys().worker("*"))]
+        return any(b'"ended":true' in lease for lease in leases)
+
+    with fleets.running("tests.fleets.blocking", **patient) as fleet:
+        supervisor = fleet.worker_pids[0]
+        [worker] = children_of(supervisor)
+        async with fleets.connected(fleet) as dispatcher:
+            asked = asyncio.ensure_future(dispatcher.dispatch(call("block_the_loop", seconds=30)))
+            await eventually(lambda: "loop_blocked" in fleet.log(), "it blocks", 20.0)
+            os.kill(supervisor, signal.SIGTERM)
+            while is_running(worker):
+                reported = has_reported_its_end(fleet)
+                assert not reported or not is_running(worker)
+                await asyncio.sleep(0.05)
+            assert "drain_unfinished" in fleet.log()
+            assert (await asked)[0].executed is Executed.UNKNOWN
