@@ -168,7 +168,7 @@ class KillSwitches:
             return None
         judged = canonical(tool, arguments or {})
         compared = [switch for switch in found if switch.argument in judged]
-        if len(compared) * len(encoding.encode(judged)) > _COMPARED_AT_MOST:
+        if compared and len(compared) * len(encoding.encode(judged)) > _COMPARED_AT_MOST:
             return _TOO_LARGE
         for switch in compared:
             name = str(switch.argument)

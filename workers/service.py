@@ -333,7 +333,6 @@ class WorkerService:
             self._watchdog.stop()
             self._observers.notify("draining", self._facts())
             grace = self._settings.drain_timeout + _FLUSH_SECONDS + CLOSING_SECONDS
-            nothing_runs = True
             try:
                 self._on_loop(self._close(), None if self._recycling else grace)
                 nothing_runs = not self._slots.are_busy

@@ -33,9 +33,12 @@ def key_of(call: ToolCall, turn: TurnOptions, settings: Settings, user: Any = No
     # A provider's request is another call than one of its tool with the same id.
     of_provider = ["provider"] if call.flaw is NO_APPROVER else []
     try:
-        who = [settings.key_prefix, settings.tenant, turn.session]
-        what = [*where, call.id, call.name, sent, *whose, *of_provider]
-        return encoding.stored_digest([*who, *what])
+        return encoding.stored_digest(
+            [
+                settings.key_prefix, settings.tenant, turn.session,
+                *where, call.id, call.name, sent, *whose, *of_provider,
+            ]
+        )  # fmt: skip
     except TypeError:  # a host may have mixed text keys with others
         return new_nonce()
 

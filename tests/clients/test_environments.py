@@ -7,21 +7,14 @@ import json
 import os
 import signal
 import subprocess
-import tomllib
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import REPOSITORY
-from tests.environments import environment
+from tests.clients.hosts import HERE, PROMPT, client_environment, variables
 from toolpool.contract.server.connection import broker_url
-from toolpool.contract.settings import Settings
 from toolpool.local import LocalFleet
 
-HERE = Path(__file__).parent
-PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 OLDEST = ["redis==5.0.8", "pydantic==2.7.4", "pydantic-settings==2.6.0", "msgspec==0.19.0"]
 WITHOUT_CELERY = {
     "oldest": OLDEST,
@@ -37,33 +30,6 @@ BESIDE_CELERY = {
     "celery-5.5": ["celery[redis]==5.5.3"],
     "celery-5.6": ["celery[redis]==5.6.2"],
 }
-PROMPT = pytest.mark.timeout(400)  # the first time, packages are downloaded
-
-
-def client_environment(name: str, packages: list[str]) -> Path:
-    """The programs of an environment with what toolpool itself brings, and these packages."""
-    return environment(f"client-{name}", [*packages, *PROJECT["dependencies"]])
-
-
-@pytest.fixture(scope="module")
-def fleet() -> Iterator[LocalFleet]:
-    started = LocalFleet(["tests.clients.tools"], Settings())
-    yield started
-    started.close()
-
-
-def variables(fleet: LocalFleet, **more: str) -> dict[str, str]:
-    """The environment variables of a program that dispatches to this fleet."""
-    key = fleet.settings.signing_key
-    assert key is not None
-    return {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{HERE}",
-        "PYTHONWARNINGS": "error::DeprecationWarning:toolpool",
-        "TOOLPOOL_REDIS_URL": fleet.settings.redis_url or "",
-        "TOOLPOOL_SIGNING_KEY": key.get_secret_value(),
-        **more,
-    }
 
 
 def run(command: list[str], env: dict[str, str]) -> Any:

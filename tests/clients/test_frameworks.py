@@ -7,8 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.clients.test_environments import HERE, PROJECT, PROMPT, client_environment
-from tests.clients.test_recipes import written
+from tests.clients.hosts import HERE, PROJECT, PROMPT, client_environment, written
 from tests.conftest import REPOSITORY
 
 PACKAGES = ["langchain-core==1.7.0", "pydantic-ai-slim==2.68.0", "openai-agents==0.24.0"]

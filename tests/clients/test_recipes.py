@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -15,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.clients.test_environments import PROMPT, client_environment, variables
+from tests.clients.hosts import PROMPT, client_environment, variables, written
 from tests.conftest import REPOSITORY
 from tests.waiting import wait_until
-from toolpool.contract.settings import Settings
 from toolpool.local import LocalFleet
 
 PACKAGES = [
@@ -42,23 +40,8 @@ SERVERS = {
 
 
 @pytest.fixture(scope="module")
-def fleet() -> Iterator[LocalFleet]:
-    started = LocalFleet(["tests.clients.tools"], Settings())
-    yield started
-    started.close()
-
-
-@pytest.fixture(scope="module")
 def programs() -> Path:
     return client_environment("recipes", PACKAGES)
-
-
-def written(document: str, folder: Path) -> Path:
-    """Write the files of a document, whose first lines name them."""
-    text = (REPOSITORY / "docs" / document).read_text(encoding="utf-8")
-    for name, code in re.findall(r"```python\n# (\w+\.py)[^\n]*\n(.*?)```", text, re.DOTALL):
-        (folder / name).write_text(code, encoding="utf-8")
-    return folder
 
 
 @pytest.fixture

@@ -1,11 +1,12 @@
 """Declares a function around another framework's tool."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pydantic
 
-from toolpool.contract.errors import ToolDeclarationInvalid
+from toolpool.contract.errors import ToolDeclarationInvalid, ToolError
 from toolpool.workers.tool import Tool, tool
 
 Validate = Callable[[dict[str, Any]], object]
@@ -33,6 +34,15 @@ def declared(
         added = options.pop("check", ())
         own["check"] = [_check(validate), *((added,) if callable(added) else added)]
     return tool(**(own | options))(run)
+
+
+@contextmanager
+def reported(*errors: type[Exception]) -> Iterator[None]:
+    """Make `ToolError`s of a framework's exceptions whose text is meant for the model."""
+    try:
+        yield
+    except errors as error:
+        raise ToolError(str(error)) from error
 
 
 def refuse(name: str, why: str) -> ToolDeclarationInvalid:

@@ -3,8 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from toolpool.adapters.declaration import declared, refuse
-from toolpool.contract.errors import ToolError
+from toolpool.adapters.declaration import declared, refuse, reported
 from toolpool.workers.tool import Tool
 
 
@@ -33,24 +32,20 @@ def langchain_tool(theirs: Any, **options: Any) -> Tool[..., Any]:
     )
 
     async def call(arguments: dict[str, Any]) -> Any:
-        try:
+        with reported(langchain.ToolException):
             return await theirs.ainvoke(arguments)
-        except langchain.ToolException as error:
-            raise ToolError(str(error)) from error
 
     def call_blocking(arguments: dict[str, Any]) -> Any:
-        try:
+        with reported(langchain.ToolException):
             return theirs.invoke(arguments)
-        except langchain.ToolException as error:
-            raise ToolError(str(error)) from error
 
-    own_arun = type(theirs)._arun is not langchain.BaseTool._arun
-    is_async = getattr(theirs, "coroutine", None) is not None or (
-        own_arun and not hasattr(theirs, "coroutine")
-    )
+    if hasattr(theirs, "coroutine"):  # made of functions
+        is_async, function = theirs.coroutine is not None, theirs.coroutine or theirs.func
+    else:
+        is_async, function = type(theirs)._arun is not langchain.BaseTool._arun, theirs
     return declared(
         call if is_async else call_blocking,
-        function=getattr(theirs, "coroutine", None) or getattr(theirs, "func", None) or theirs,
+        function=function,
         name=theirs.name,
         description=theirs.description,
         schema=schema,

@@ -6,8 +6,7 @@ import json
 from importlib import import_module
 from typing import Any
 
-from toolpool.adapters.declaration import declared, refuse
-from toolpool.contract.errors import ToolError
+from toolpool.adapters.declaration import declared, refuse, reported
 from toolpool.workers.tool import Tool
 
 
@@ -44,10 +43,8 @@ def openai_agents_tool(theirs: Any, **options: Any) -> Tool[..., Any]:
         context = contexts.ToolContext(
             context=None, tool_name=own.name, tool_call_id="toolpool", tool_arguments=given
         )
-        try:
+        with reported(agents.ModelBehaviorError):  # its types refuse the arguments
             return await own.on_invoke_tool(context, given)
-        except agents.ModelBehaviorError as error:  # its types refuse the arguments
-            raise ToolError(str(error)) from error
 
     if own.needs_approval is not False:
         options.setdefault("approval", True)

@@ -4,8 +4,7 @@ import asyncio
 from importlib import import_module
 from typing import Any
 
-from toolpool.adapters.declaration import declared, refuse
-from toolpool.contract.errors import ToolError
+from toolpool.adapters.declaration import declared, refuse, reported
 from toolpool.workers.tool import Tool
 
 
@@ -33,10 +32,8 @@ def pydantic_ai_tool(theirs: Any, **options: Any) -> Tool[..., Any]:
     schema = theirs.function_schema
 
     async def call(arguments: dict[str, Any]) -> Any:
-        try:
+        with reported(pydantic_ai.ModelRetry):
             return await schema.call(schema.validator.validate_python(arguments), None)
-        except pydantic_ai.ModelRetry as error:
-            raise ToolError(error.message) from error
 
     def call_blocking(arguments: dict[str, Any]) -> Any:
         return asyncio.run(call(arguments))
