@@ -38,7 +38,7 @@ from toolpool.workers.running import forks
 from toolpool.workers.running.admission import Admission
 from toolpool.workers.running.call_runner import CallRunner
 from toolpool.workers.running.children import started_children
-from toolpool.workers.running.claimed_call import ClaimedCall
+from toolpool.workers.running.claimed_call import ClaimedCall, MessageAhead
 from toolpool.workers.running.executor import Executor
 from toolpool.workers.running.leak_check import Leftovers
 from toolpool.workers.running.limit_notices import LimitNotices
@@ -65,6 +65,7 @@ log = logs.logger("worker")
 _LEFT_OUT_AT_MOST = 50
 """How many of the tools that it does not take a worker names in its lease."""
 _START_SECONDS = 90.0
+_HAND_OVER_SECONDS = 0.001
 _FLUSH_SECONDS = 6.0
 """How many seconds longer than its grace period a stop waits for a server that does not answer."""
 _LAST_ANSWER_SECONDS = 2.0
@@ -122,6 +123,7 @@ class WorkerService:
         self._is_ready = False
         self.sign_seconds = min(1.0, settings.worker_stall_timeout / 4)
         """The interval in seconds at which each loop reports that it turns."""
+        self._ahead: MessageAhead | None = None
         self._dropped = 0
         self._recycling = False
         self._stop_lock = threading.RLock()
@@ -309,8 +311,24 @@ class WorkerService:
         return [s for s in specs if s.run_in in self._slots.counts and s.queue in self._queues]
 
     def receive(self, data: bytes, acknowledge: Callable[[], None]) -> None:
-        """Accept a message from any thread; `acknowledge` is called on the event loop's thread."""
-        self._loop.call_soon_threadsafe(self._executor.receive, data, acknowledge)
+        """Accept a message from Celery; `acknowledge` is called on the event loop's thread."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.data == data:
+            ahead.noted(acknowledge)
+        else:
+            self._loop.call_soon_threadsafe(self._executor.receive, data, acknowledge)
+
+    def receive_ahead(self, data: bytes) -> None:
+        """Accept a message that Celery reads next, and then passes to `receive`.
+
+        Celery takes as long for a message as a worker for a short call. If it drops the message,
+        or delivers it again, the ledger holds what has run.
+        """
+        if not self.stopping.is_set():
+            self._ahead = MessageAhead(data)
+            self._loop.call_soon_threadsafe(self._executor.receive, data, self._ahead.acknowledge)
+            # Celery's work would hold the interpreter meanwhile, and can wait.
+            self._ahead.wait(_HAND_OVER_SECONDS)
 
     def reject(self, reason: str) -> None:
         """Count and log a message that was dropped undecoded; thread-safe."""

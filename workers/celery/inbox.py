@@ -161,9 +161,11 @@ class _Guarded:
         if not answer:
             return None
         queue, element = answer
-        form: MessageValidator | None = self.connection.client.form  # type: ignore[attr-defined]
-        if form is not None:
-            form.check_element(element)
+        client: GuardedConnection = self.connection.client  # type: ignore[attr-defined]
+        if client.form is not None:
+            signed = client.form.check_element(element)
+            if signed is not None:
+                client.receive_ahead(signed)
         return queue, element
 
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
@@ -228,6 +230,7 @@ class GuardedConnection(kombu.Connection):
         form: MessageValidator | None = None,
         stalled_connections: StalledConnections | None = None,
         main_turned: Callable[..., None] = lambda **_: None,
+        receive_ahead: Callable[[bytes], None] = lambda _: None,
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
@@ -235,6 +238,7 @@ class GuardedConnection(kombu.Connection):
         self.form = form
         self.stalled_connections = stalled_connections
         self._main_turned = main_turned
+        self.receive_ahead = receive_ahead
 
     def get_transport_cls(self) -> Any:
         """The class of the transport."""
@@ -279,5 +283,6 @@ class GuardedAMQP(AMQP):
             form=service.form,
             stalled_connections=service.stalled_connections,
             main_turned=service.main_turned,
+            receive_ahead=service.receive_ahead,
             **options,
         )

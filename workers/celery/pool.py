@@ -9,6 +9,8 @@ from typing import Any
 
 from celery.concurrency.base import BasePool
 
+from toolpool.workers.celery.message_guard import as_bytes
+
 
 class ToolPool(BasePool):
     """Passes batches to `app.service`.
@@ -32,8 +34,7 @@ class ToolPool(BasePool):
         """Accept one message; `callback` acknowledges it."""
         assert callback is not None
         signed: str = args[2]["args"][0]
-        data = signed.encode(errors="surrogatepass")  # no signature matches a lone surrogate
-        self.app.service.receive(data, lambda: callback((False, None, 0.0)))
+        self.app.service.receive(as_bytes(signed), lambda: callback((False, None, 0.0)))
 
     def register_with_event_loop(self, loop: Any) -> None:
         """Called when Celery's loop starts, also after a reconnect."""

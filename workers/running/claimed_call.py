@@ -1,6 +1,7 @@
 """An executor's state: the messages it received, the calls it claimed, and what it remembers."""
 
 import asyncio
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -29,6 +30,46 @@ class Delivery:
         self.undecided -= count
         if self.undecided == 0:
             self.acknowledge()
+
+
+class MessageAhead:
+    """A message that was accepted before Celery has noted it.
+
+    It is acknowledged once its calls are decided and Celery has noted it.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._lock = threading.Lock()
+        self._is_decided = False
+        self._acknowledge: Callable[[], None] | None = None
+        self._is_handled = threading.Lock()
+        self._is_handled.acquire()
+
+    def acknowledge(self) -> None:
+        """Called on the event loop's thread when its calls are decided."""
+        with self._lock:
+            self._is_decided, acknowledge = True, self._acknowledge
+        if acknowledge is not None:
+            acknowledge()
+        self._turn(_TURNS_OF_SHORT_CALL)
+
+    def _turn(self, left: int) -> None:
+        if left:
+            asyncio.get_running_loop().call_soon(self._turn, left - 1)
+        else:
+            self._is_handled.release()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until its calls are decided, and those that take no time have ended."""
+        self._is_handled.acquire(timeout=seconds)
+
+    def noted(self, acknowledge: Callable[[], None]) -> None:
+        """Called on Celery's thread when it has noted the message."""
+        with self._lock:
+            self._acknowledge, is_decided = acknowledge, self._is_decided
+        if is_decided:
+            acknowledge()
 
 
 class ClaimedCall(msgspec.Struct, eq=False):
@@ -74,6 +115,8 @@ class ClaimedCall(msgspec.Struct, eq=False):
         return 0.0 if self.begun_at is None else time.monotonic() - self.begun_at
 
 
+_TURNS_OF_SHORT_CALL = 3
+"""Turns of the loop from a claim until a tool that does nothing is settled."""
 _CANCELS_SECONDS = 30.0
 _CANCELS_AT_MOST = 1_000
 _ENTERED_AT_MOST = 50_000

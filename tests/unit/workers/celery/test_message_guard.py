@@ -34,6 +34,24 @@ def test_what_a_dispatcher_writes_passes() -> None:
     assert message().payload[0] == ["signed"]
 
 
+def test_a_batch_is_read_from_an_element_before_celery_has_seen_it() -> None:
+    assert FORM.check_element(celery_message.redis_message("q", b"signed")) == b"signed"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"task": "another"}, {"task": None}, {"eta": "2030-01-01T00:00:00"}, {"expires": "soon"}],
+    ids=repr,
+)
+def test_what_celery_may_drop_or_delay_is_not_read_ahead(headers: dict[str, Any]) -> None:
+    assert FORM.check_element(element(headers=celery_message.headers("b-1") | headers)) is None
+
+
+def test_what_kombu_has_encoded_is_left_to_kombu() -> None:
+    properties = {"body_encoding": "base64"}
+    assert FORM.check_element(element(body="W10=", properties=properties)) is None
+
+
 @pytest.mark.parametrize("filling", ["a", '"', "\\"])
 def test_so_does_the_longest_message_whatever_it_holds(filling: str) -> None:
     """A batch is JSON already: of its quotes, those within strings are escaped."""
