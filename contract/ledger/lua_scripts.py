@@ -7,6 +7,7 @@ the same nonce, so running a step twice is safe.
 import asyncio
 import hashlib
 import itertools
+import math
 import os
 import secrets
 import time
@@ -114,11 +115,14 @@ async def send(
     client: "redis.asyncio.Redis",
     command: Sequence[str | bytes | int],
     attempt: CommandSend | None = None,
+    *,
+    timeout: float | None = None,
 ) -> Any:
     """Send one command on one pooled connection, without redis-py's retries and reply parsing.
 
-    Raises `ServerError`, and NoScriptError for a script that the server does not have. A connection
-    that failed is not used again.
+    `timeout` is of the reply, in seconds; by default the client's. Raises `ServerError`, and
+    NoScriptError for a script that the server does not have. A connection that failed is not used
+    again.
     """
     attempt = attempt or CommandSend()
     sent_before = attempt.sent
@@ -128,7 +132,7 @@ async def send(
         try:
             attempt.sent = True
             await connection.send_command(*command)
-            return await connection.read_response()
+            return await connection.read_response(timeout=timeout)
         except ResponseError as error:
             [remove] = removals(error, [command])
         except BaseException:
@@ -145,7 +149,7 @@ async def send(
         raise failed from error
     mended: Any = client
     log_removed_key(await mended.execute_command(*remove))
-    return await send(client, command, attempt)
+    return await send(client, command, attempt, timeout=timeout)
 
 
 def growing_pauses(longest: float) -> Iterator[float]:
@@ -191,6 +195,8 @@ class LuaScripts:
         self._client = client
         self._scripts = {step: script(step) for step in LuaScript}
         self.epochs = SeenEpochs(secrets.token_hex(6), lease_ttl)
+        patience = client.connection_pool.connection_kwargs.get("socket_timeout")
+        self._patience: float = math.inf if patience is None else patience
 
     async def run(
         self,
@@ -216,8 +222,8 @@ class LuaScripts:
                 raise ServerUnavailable(step.value, sent=attempt.sent, reason=reason)
             attempt.is_repeated = attempt.sent
             try:
-                async with asyncio.timeout(left):
-                    answer = await send(self._client, command, attempt)
+                async with asyncio.timeout(min(left, self._patience)):  # one timer for both
+                    answer = await send(self._client, command, attempt, timeout=math.inf)
                     return list(answer)
             except NoScriptError:
                 attempt.sent = attempt.is_repeated
