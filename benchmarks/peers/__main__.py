@@ -39,20 +39,23 @@ class Side:
     loads: tuple[str, ...] = tuple(LOADS)
 
 
-_NO_WAIT = tuple(name for name in LOADS if name != "2 s of waiting")
+_ISOLATING = tuple(name for name in LOADS if name != "2 s of waiting")
+_SHARING = tuple(name for name, load in LOADS.items() if not load.is_isolated)
+_SHARING_NO_WAIT = tuple(name for name in _SHARING if name in _ISOLATING)
 _ECHO = ("no-op", "one at a time")
 
 SIDES = {
     "toolpool": Side("toolpool_side", is_peer=False),
-    "Celery, prefork": Side("celery_side", ("prefork",), loads=_NO_WAIT),
-    "Celery, threads": Side("celery_side", ("threads",)),
-    "dramatiq": Side("dramatiq_side", loads=_NO_WAIT),
-    "taskiq": Side("taskiq_side"),
-    "docket": Side("docket_side"),
-    "Ray, task": Side("ray_side", ("task",), loads=_NO_WAIT),
-    "Ray, async actor": Side("ray_side", ("actor",)),
-    "asyncio.gather": Side("limits_side", ("gather",), is_peer=False),
+    "Celery, prefork": Side("celery_side", ("prefork",), loads=_ISOLATING),
+    "Celery, threads": Side("celery_side", ("threads",), loads=_SHARING),
+    "dramatiq": Side("dramatiq_side", loads=_SHARING_NO_WAIT),
+    "taskiq": Side("taskiq_side", loads=_SHARING),
+    "docket": Side("docket_side", loads=_SHARING),
+    "Ray, task": Side("ray_side", ("task",), loads=_ISOLATING),
+    "Ray, async actor": Side("ray_side", ("actor",), loads=_SHARING),
+    "asyncio.gather": Side("limits_side", ("gather",), is_peer=False, loads=_SHARING),
     "Redis pipeline": Side("limits_side", ("pipeline",), is_peer=False, loads=_ECHO),
+    "Redis round trips": Side("limits_side", ("trips",), is_peer=False, loads=("one at a time",)),
 }
 
 
@@ -87,10 +90,11 @@ def measure(side: Side, names: Iterable[str], seconds: float) -> tuple[dict[str,
         try:
             versions = _read(process)["versions"]
             found = {}
-            for name in ("no-op", *names):  # the first one warms it up
+            first = "no-op" if "no-op" in side.loads else names[0]
+            for name in (first, *names):  # the first one warms it up
                 order = {
                     "load": name,
-                    "seconds": seconds if name in found or name != "no-op" else 1,
+                    "seconds": seconds if name in found or name != first else 1,
                 }
                 process.stdin.write(json.dumps(order) + "\n")
                 process.stdin.flush()

@@ -26,6 +26,8 @@ class Load:
     text_bytes: int = 5
     is_one_wave: bool = False
     """All at once and once, not again and again for some seconds."""
+    is_isolated: bool = False
+    """Each call has a process to itself while it runs, so that its death harms no other call."""
 
     @property
     def argument(self) -> Any:
@@ -37,6 +39,7 @@ class Load:
 
 LOADS = {
     "no-op": Load("echo", 500),
+    "no-op, isolated": Load("echo", 500, is_isolated=True),
     "1 KB": Load("echo", 500, text_bytes=1_000),
     "64 KB": Load("echo", 100, text_bytes=64_000),
     "5 ms of a processor": Load("work", 100),

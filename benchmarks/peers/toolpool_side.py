@@ -16,6 +16,12 @@ async def echo(argument: str) -> str:
 
 
 @tool(run_in="process", effects="read")
+def echo_isolated(argument: str) -> str:
+    """Give back the text."""
+    return argument
+
+
+@tool(run_in="process", effects="read")
 def work(argument: float) -> float:
     """Keep a processor busy."""
     return loads.work(argument)
@@ -36,9 +42,11 @@ async def _main() -> None:
             numbers = iter(range(10**12))
 
             async def measured(load: loads.Load, seconds: float) -> loads.Figures:
+                name = f"{load.task}_isolated" if load.is_isolated else load.task
+
                 async def ask(argument: Any) -> Any:
                     block = {
-                        "type": "tool_use", "id": "call", "name": load.task,
+                        "type": "tool_use", "id": "call", "name": name,
                         "input": {"argument": argument},
                     }  # fmt: skip
                     message = {

@@ -326,17 +326,24 @@ class Executor:
         for run_in, waiting in self._waiting.items():
             if not waiting or not self.is_leased:
                 continue
-            count = min(self._slots.claimable(run_in), len(waiting))
-            if run_in is RunIn.PROCESS and any(
-                self._admission.is_limited(call) for call, _ in islice(waiting, max(count, 0))
-            ):
-                # A place is held only for a limited time before its call starts, so no call under
-                # a limit is claimed ahead.
-                count = min(count, self._slots.claimable(run_in, ahead=False))
+            count = self._claimable(run_in, waiting)
             if count > 0:
                 self._slots.take(run_in, count)
                 chosen = [waiting.popleft() for _ in range(count)]
                 self._claiming.start(self._claim(run_in, chosen))
+
+    def _claimable(self, run_in: RunIn, waiting: deque[_Waiting]) -> int:
+        """How many of the waiting calls to claim now."""
+        count = min(self._slots.claimable(run_in), len(waiting))
+        if run_in is not RunIn.PROCESS:
+            return count
+        many = min(self._slots.claimable(run_in, rerunnable=True), len(waiting))
+        calls = [call for call, _ in islice(waiting, max(count, many, 0))]
+        if any(map(self._admission.is_limited, calls)):
+            # A place is held only for a limited time before its call starts, so no call under a
+            # limit is claimed ahead.
+            return min(count, self._slots.claimable(run_in, ahead=False))
+        return many if all(call.rerunnable for call in calls) else count
 
     @property
     def is_leased(self) -> bool:

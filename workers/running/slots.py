@@ -3,8 +3,12 @@
 A claim takes a round trip to the server. If claims take longer than runs, child processes would be
 idle most of the time, so calls are claimed before a child is free for them. A call claimed ahead
 waits about as long as a claim takes, and has not begun.
+
+A claim also costs more than a short run. So if runs are short, several calls are claimed at once,
+if all of them may run twice: nobody can tell whether a dead worker had begun what it had claimed.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -36,10 +40,20 @@ class Slots:
         """Stop further claims."""
         self._is_closed = True
 
-    def claimable(self, kind: RunIn, *, ahead: bool = True) -> int:
-        """How many calls to claim; `ahead`: calls for child processes may wait for a free child."""
-        is_ahead = ahead and kind is RunIn.PROCESS
-        return self._free[kind] + (self._ahead.room(self.counts[kind]) if is_ahead else 0)
+    def claimable(self, kind: RunIn, *, ahead: bool = True, rerunnable: bool = False) -> int:
+        """How many calls to claim; `ahead`: calls for child processes may wait for a free child.
+
+        `rerunnable`: they may all run twice.
+        """
+        free = self._free[kind]
+        if not ahead or kind is not RunIn.PROCESS:
+            return free
+        slots = self.counts[kind]
+        room = self._ahead.room(slots)
+        if rerunnable and (many := self._ahead.room_of_short(slots)) > room:
+            left = free + many
+            return left if free > 0 or left * 2 >= many else 0  # else a claim of many comes soon
+        return free + room
 
     def take(self, kind: RunIn, count: int) -> None:
         """Occupy slots for calls that are being claimed."""
@@ -95,6 +109,7 @@ _SLOW_SECONDS = 0.02
 """At latencies below this, one call per child is claimed, so that none waits for a slow run."""
 _LONGEST_SECONDS = 1.0
 _AT_MOST = 64
+_MOMENT_SECONDS = 0.01
 _LEAST_RUN_SECONDS = 0.0001
 _LEARN = 0.2
 
@@ -105,6 +120,8 @@ class ClaimAhead:
     def __init__(self) -> None:
         self._claim_seconds = 0.0
         self._run_seconds: float | None = None
+        self._long_run_seconds = math.inf
+        """Rises at once to the duration of a longer run, and falls slowly."""
 
     def claimed(self, seconds: float) -> None:
         """Record the duration of a claim."""
@@ -115,6 +132,8 @@ class ClaimAhead:
         """Record the duration of a run."""
         known = seconds if self._run_seconds is None else self._run_seconds
         self._run_seconds = known + _LEARN * (seconds - known)
+        longest = seconds if self._long_run_seconds == math.inf else self._long_run_seconds
+        self._long_run_seconds = max(seconds, longest + _LEARN * (seconds - longest))
 
     def room(self, slots: int) -> int:
         """How many calls `slots` children begin during one claim."""
@@ -122,3 +141,8 @@ class ClaimAhead:
             return 0
         begun = slots * self._claim_seconds / max(self._run_seconds, _LEAST_RUN_SECONDS)
         return min(int(begun), slots if self._claim_seconds < _SLOW_SECONDS else _AT_MOST)
+
+    def room_of_short(self, slots: int) -> int:
+        """How many calls `slots` children run in a moment that makes no difference to a caller."""
+        run_seconds = max(self._long_run_seconds, _LEAST_RUN_SECONDS)
+        return min(int(slots * _MOMENT_SECONDS / run_seconds), _AT_MOST)

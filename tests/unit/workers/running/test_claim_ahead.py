@@ -2,7 +2,8 @@
 
 import pytest
 
-from toolpool.workers.running.slots import ClaimAhead
+from toolpool.contract.spec import RunIn
+from toolpool.workers.running.slots import ClaimAhead, Slots
 
 
 @pytest.mark.parametrize(
@@ -30,3 +31,36 @@ def test_nothing_is_claimed_ahead_of_what_is_not_known() -> None:
     ahead = ClaimAhead()
     ahead.claimed(1.0)
     assert ahead.room(16) == 0
+
+
+def short_runs() -> Slots:
+    """The slots of two children whose claims take as long as ten runs."""
+    slots = Slots({RunIn.PROCESS: 2})
+    for _ in range(60):
+        slots.claimed(0.002)
+    ahead = slots._ahead
+    for _ in range(60):
+        ahead.ran(0.001)
+    return slots
+
+
+def test_calls_of_short_runs_are_claimed_many_at_a_time() -> None:
+    slots = short_runs()
+    many = slots.claimable(RunIn.PROCESS, rerunnable=True)
+    assert many == pytest.approx(22, abs=1)
+    slots.take(RunIn.PROCESS, many)
+    assert slots.claimable(RunIn.PROCESS, rerunnable=True) == 0
+    for _ in range(many // 2):
+        slots.give_back(RunIn.PROCESS)
+    assert slots.claimable(RunIn.PROCESS, rerunnable=True) == pytest.approx(many / 2, abs=1)
+
+
+def test_a_call_that_may_not_run_twice_is_not_claimed_with_many_others() -> None:
+    """If its worker died, nobody could tell whether it had begun."""
+    assert short_runs().claimable(RunIn.PROCESS) == pytest.approx(4, abs=1)
+
+
+def test_one_long_run_ends_claims_of_many() -> None:
+    slots = short_runs()
+    slots._ahead.ran(0.5)
+    assert slots.claimable(RunIn.PROCESS, rerunnable=True) <= 2
