@@ -41,6 +41,7 @@ class Shape:
     text_bytes: int = 5
     is_observed: bool = False
     """With events, session record, metrics, and Sentry without traces."""
+    tool: str = "echo"
 
 
 SHAPES = {
@@ -50,6 +51,7 @@ SHAPES = {
     "turn of four": Shape(calls_per_turn=4),
     "everything on": Shape(is_observed=True),
     "one at a time": Shape(calls=400, in_flight=1),
+    "child process": Shape(tool="echo_in_child"),
 }
 
 
@@ -62,7 +64,7 @@ def _response(number: int, shape: Shape) -> dict[str, Any]:
             identity += _LETTERS[digit]
         text = "x" * shape.text_bytes
         blocks.append(
-            {"type": "tool_use", "id": f"toolu_01{identity}", "name": "echo",
+            {"type": "tool_use", "id": f"toolu_01{identity}", "name": shape.tool,
              "input": {"text": text}}
         )  # fmt: skip
     return {"type": "message", "id": f"msg_{number}", "content": blocks}
@@ -136,7 +138,8 @@ async def _counted(
         totals = _difference("dispatcher, ", function_counter.counts(), {"python": 0, "c": 0})
         totals["dispatcher, blocks kept"] = _blocks() - blocks
         totals |= _difference("server, ", _server_figures(client), server)
-        totals |= _difference("worker, ", await load.ask("function_calls"), worker)
+        if shape.tool == "echo":  # else it ran in another worker
+            totals |= _difference("worker, ", await load.ask("function_calls"), worker)
     if functions:
         _print_functions("dispatcher", function_counter.by_function().most_common(functions), shape)
         _print_functions("worker", await load.ask("functions", most_common=functions), shape)

@@ -24,3 +24,9 @@ async def functions(most_common: int) -> list[tuple[str, int]]:
 async def echo(text: str) -> str:
     """Give back the text."""
     return text
+
+
+@tool(run_in="process", effects="read")
+def echo_in_child(text: str) -> str:
+    """Give back the text."""
+    return text
