@@ -48,7 +48,7 @@ while True:
 
 _SETTLE_SECONDS = 0.7
 """Pause between rounds: longer than any work that one side may defer into the other's round."""
-_ALL = ("sentry", "otel", "metrics", "events", "record")
+_ALL = ("sentry", "traces", "otel", "metrics", "events", "record")
 
 
 @dataclass
@@ -94,16 +94,16 @@ async def _side(wanted: tuple[str, ...], dsn: str) -> AsyncIterator[Side]:
         tempfile.TemporaryDirectory(prefix="bench-record-") as folder,
         EmbeddedServer() as server,
     ):
-        watched = {"SENTRY_DSN": dsn, "SENTRY_TRACES_SAMPLE_RATE": "0.01"}
-        environment = {**os.environ, "TOOLPOOL_REDIS_URL": server.url}
-        if "sentry" in wanted:
-            environment |= watched
+        watched = {"SENTRY_DSN": dsn} if "sentry" in wanted else {}
+        if "traces" in wanted:
+            watched["SENTRY_TRACES_SAMPLE_RATE"] = "0.01"
+        variables = {**os.environ, "TOOLPOOL_REDIS_URL": server.url, **watched}
         if "metrics" in wanted:
-            environment["TOOLPOOL_METRICS_PORT"] = str(_free_port())
+            variables["TOOLPOOL_METRICS_PORT"] = str(_free_port())
         command = [sys.executable, "-m", "toolpool", "worker", "--tools", "benchmarks.tools"]
         with subprocess.Popen(  # noqa: ASYNC220 - it returns at once
             [*command, "--run-in", "loop"],
-            env=environment,
+            env=variables,
             stdout=subprocess.DEVNULL,  # else it holds that of a side that was killed
         ) as worker:
             settings = Settings(
@@ -112,7 +112,7 @@ async def _side(wanted: tuple[str, ...], dsn: str) -> AsyncIterator[Side]:
                 record=folder if "record" in wanted else None,
             )
             try:
-                with environment(watched if "sentry" in wanted else {}):
+                with environment(watched):
                     observers = observers_of(wanted)
                 async with Dispatcher.connect(settings=settings, observers=observers) as dispatcher:
                     yield Side(dispatcher, [worker.pid])
