@@ -7,9 +7,17 @@ Only the names that this module exports are public. `toolpool.contract`, `toolpo
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from toolpool.adapters.anthropic import anthropic_tools as anthropic_tools
     from toolpool.adapters.langchain import langchain_tool as langchain_tool
-    from toolpool.adapters.openai_agents import openai_agents_tool as openai_agents_tool
-    from toolpool.adapters.pydantic_ai import pydantic_ai_tool as pydantic_ai_tool
+    from toolpool.adapters.langgraph import langgraph_tool_node as langgraph_tool_node
+    from toolpool.adapters.openai_agents import (
+        openai_agents_tool as openai_agents_tool,
+        openai_agents_tools as openai_agents_tools,
+    )
+    from toolpool.adapters.pydantic_ai import (
+        pydantic_ai_tool as pydantic_ai_tool,
+        pydantic_ai_toolset as pydantic_ai_toolset,
+    )
     from toolpool.contract.errors import (
         ApprovalRefused as ApprovalRefused,
         BrokerUnreachable as BrokerUnreachable,
@@ -90,9 +98,11 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
+    "toolpool.adapters.anthropic": ("anthropic_tools",),
     "toolpool.adapters.langchain": ("langchain_tool",),
-    "toolpool.adapters.openai_agents": ("openai_agents_tool",),
-    "toolpool.adapters.pydantic_ai": ("pydantic_ai_tool",),
+    "toolpool.adapters.langgraph": ("langgraph_tool_node",),
+    "toolpool.adapters.openai_agents": ("openai_agents_tool", "openai_agents_tools"),
+    "toolpool.adapters.pydantic_ai": ("pydantic_ai_tool", "pydantic_ai_toolset"),
     "toolpool.contract.errors": (
         "ApprovalRefused",
         "BrokerUnreachable",

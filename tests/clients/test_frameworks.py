@@ -1,7 +1,8 @@
-"""Tools of other frameworks run unchanged on real workers, in an environment that has them."""
+"""Tools and agents of other frameworks with real workers, in an environment that has them."""
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,7 +11,13 @@ from typing import Any
 from tests.clients.hosts import HERE, PROJECT, PROMPT, client_environment, written
 from tests.conftest import REPOSITORY
 
-PACKAGES = ["langchain-core==1.7.0", "pydantic-ai-slim==2.68.0", "openai-agents==0.24.0"]
+PACKAGES = [
+    "anthropic==2.14.0",
+    "langchain-core==1.7.0",
+    "langgraph==1.2.24",
+    "openai-agents==0.24.0",
+    "pydantic-ai-slim==2.68.0",
+]
 EXTRAS = PROJECT["optional-dependencies"]
 CALLS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "LangChain": ("search_orders", {"customer_id": "C-1", "limit": 1}, ["O-1001"]),
@@ -41,25 +48,47 @@ CALLS: dict[str, tuple[str, dict[str, Any], Any]] = {
 }
 
 
-@PROMPT
-def test_they_run_unchanged_and_are_classified(tmp_path: Path) -> None:
+def run(program: str, folder: Path, given: Any = None) -> Any:
+    """What a program of this folder prints, run in the environment of the frameworks."""
     packages = [*PACKAGES, *EXTRAS["worker"], *EXTRAS["cli"], *EXTRAS["local"][1:]]
     programs = client_environment("frameworks", packages)
-    written("frameworks.md", tmp_path)
-    shutil.copy(HERE / "framework_tools.py", tmp_path / "more_tools.py")
-    shutil.copy(HERE / "frameworks.py", tmp_path)
-    asked = [[name, given] for name, given, _ in CALLS.values()]
+    shutil.copy(HERE / program, folder)
     ran = subprocess.run(
-        [str(programs / "python"), "frameworks.py"],
-        input=json.dumps([*asked, ["refused", {}]]),
-        cwd=tmp_path,
+        [str(programs / "python"), program],
+        input=json.dumps(given),
+        cwd=folder,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
         timeout=100,
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
-    loaded, (*told, refused) = json.loads(ran.stdout)
+    return json.loads(ran.stdout)
+
+
+@PROMPT
+def test_one_conversation_gives_the_same_results_in_the_agents_of_all(tmp_path: Path) -> None:
+    shutil.copy(HERE / "agent_tools.py", tmp_path)
+    said, answers = run("agents_of_frameworks.py", tmp_path)
+    assert said == ["done"] * 6
+    assert len(answers) == 6
+    told = {
+        name: re.sub(r"[0-9a-f]{32}", "HANDLE", json.dumps(own)) for name, own in answers.items()
+    }
+    assert len(set(told.values())) == 1, told
+    rejected, corrected, started, ended = answers["LangGraph"]
+    assert json.loads(rejected)["code"] == "validation.arguments"
+    assert corrected == '["O-1001"]'
+    assert '"state":"RUNNING"' in started
+    assert '"result":"C-1.csv"' in ended
+
+
+@PROMPT
+def test_tools_of_all_run_unchanged_and_are_classified(tmp_path: Path) -> None:
+    written("frameworks.md", tmp_path)
+    shutil.copy(HERE / "framework_tools.py", tmp_path / "more_tools.py")
+    asked = [[name, given] for name, given, _ in CALLS.values()]
+    loaded, (*told, refused) = run("frameworks.py", tmp_path, [*asked, ["refused", {}]])
     assert loaded == [], "a dispatcher imports no framework"
     for (case, (*_, wanted)), result in zip(CALLS.items(), told, strict=True):
         is_rejected = isinstance(wanted, list) and wanted[0] == "validation.arguments"

@@ -7,6 +7,9 @@ from importlib import import_module
 from typing import Any
 
 from toolpool.adapters.declaration import declared, refuse, reported
+from toolpool.adapters.offered import Offered
+from toolpool.dispatcher.formats.result_text import as_text
+from toolpool.pool import Dispatcher
 from toolpool.workers.tool import Tool
 
 
@@ -67,3 +70,30 @@ def _takes_context(theirs: Any) -> bool:
         return False
     schemas: Any = import_module("agents.function_schema")
     return bool(schemas.function_schema(function).takes_context)
+
+
+def openai_agents_tools(dispatcher: Dispatcher, **options: Any) -> list[Any]:
+    """The pool's tools as `FunctionTool`s, for `Agent(tools=...)`.
+
+    The arguments are passed on as the model wrote them, and every answer, rejections too, is the
+    text of its payload. `options` are `session`, `only`, `context`, `timeout` and `wait` of
+    `dispatch`. What is offered is read once. Raises TypeError for another option.
+    """
+    agents: Any = import_module("agents")
+    offered = Offered(dispatcher, **options)
+
+    def tool_of(declaration: dict[str, Any]) -> Any:
+        name = declaration["name"]
+
+        async def invoke(context: Any, arguments: str) -> str:
+            return as_text(await offered.call(name, arguments or "{}", context.tool_call_id))
+
+        return agents.FunctionTool(
+            name=name,
+            description=declaration.get("description", ""),
+            params_json_schema=declaration["input_schema"],
+            on_invoke_tool=invoke,
+            strict_json_schema=False,
+        )
+
+    return [tool_of(declaration) for declaration in offered.tools()]

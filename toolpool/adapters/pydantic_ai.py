@@ -5,6 +5,9 @@ from importlib import import_module
 from typing import Any
 
 from toolpool.adapters.declaration import declared, refuse, reported
+from toolpool.adapters.offered import Offered
+from toolpool.dispatcher.formats.result_text import as_text
+from toolpool.pool import Dispatcher
 from toolpool.workers.tool import Tool
 
 
@@ -49,3 +52,42 @@ def pydantic_ai_tool(theirs: Any, **options: Any) -> Tool[..., Any]:
         validate=schema.validator.validate_python,
         options=options,
     )
+
+
+def pydantic_ai_toolset(dispatcher: Dispatcher, **options: Any) -> Any:
+    """The pool's tools as a toolset, for `Agent(toolsets=[...])`.
+
+    Every answer, rejections too, is a text that the model reads, and uses up none of the agent's
+    retries. What is offered is read before each step. `options` are `session`, `only`, `context`,
+    `timeout` and `wait` of `dispatch`. Raises TypeError for another option.
+    """
+    core: Any = import_module("pydantic_core")
+    tools: Any = import_module("pydantic_ai.tools")
+    toolsets: Any = import_module("pydantic_ai.toolsets.abstract")
+    offered = Offered(dispatcher, **options)
+    any_arguments = core.SchemaValidator(core.core_schema.any_schema())
+
+    class PoolToolset(toolsets.AbstractToolset):  # type: ignore[misc]
+        @property
+        def id(self) -> str:
+            return "toolpool"
+
+        async def get_tools(self, ctx: Any) -> dict[str, Any]:
+            return {
+                declaration["name"]: toolsets.ToolsetTool(
+                    toolset=self,
+                    tool_def=tools.ToolDefinition(
+                        name=declaration["name"],
+                        description=declaration.get("description", ""),
+                        parameters_json_schema=declaration["input_schema"],
+                    ),
+                    max_retries=1,
+                    args_validator=any_arguments,
+                )
+                for declaration in offered.tools()
+            }
+
+        async def call_tool(self, name: str, tool_args: Any, ctx: Any, tool: Any) -> Any:
+            return as_text(await offered.call(name, tool_args, ctx.tool_call_id))
+
+    return PoolToolset()
