@@ -203,10 +203,10 @@ class Dispatcher:
 
         `format` is `anthropic`, `openai_chat` (or `openai`), `openai_responses`, `openai_realtime`,
         `openai_agents`, `anthropic_agents`, `gemini`, `gemini_interactions`, `gemini_live`,
-        `bedrock`, `cohere`, `ollama`, `langchain`, `mcp` or `bare`. The list includes the pool's
-        own `task_result`, `task_cancel` and `task_list`, as any call may be answered with a handle.
-        With `only` they are offered if it names them, and no answer refers to one that is not
-        offered. Raises ValueError for another format.
+        `bedrock`, `cohere`, `ollama`, `langchain`, `pydantic_ai`, `mcp` or `bare`. The
+        list includes the pool's own `task_result`, `task_cancel` and `task_list`, as any call may
+        be answered with a handle. With `only` they are offered if it names them, and no answer
+        refers to one that is not offered. Raises ValueError for another format.
         """
         self._lifetime.require_open()
         module = FORMATS[named(format)]

@@ -40,9 +40,9 @@ class TurnResult(Sequence[ToolResult]):
         Plain dicts, which fit the list types of the providers' SDKs. `format` is `anthropic`,
         `openai_chat` (or `openai`), `openai_responses`, `openai_realtime`, `openai_agents`,
         `anthropic_agents`, `gemini`, `gemini_interactions`, `gemini_live`, `bedrock`, `cohere`,
-        `ollama`, `langchain`, `mcp` or `bare`; the response's own by default. If a response has
-        several choices, the calls of the first are run and answered here; `choice` names another,
-        whose calls were not run. Raises ValueError for another format.
+        `ollama`, `langchain`, `pydantic_ai`, `mcp` or `bare`; the response's own by default. If a
+        response has several choices, the calls of the first are run and answered here; `choice`
+        names another, whose calls were not run. Raises ValueError for another format.
         """
         name = named(format or self.format)
         if self.error is not None:

@@ -25,6 +25,7 @@ from toolpool.dispatcher.formats import (
     openai_chat,
     openai_realtime,
     openai_responses,
+    pydantic_ai,
     tool_names,
 )
 from toolpool.dispatcher.formats.call_blocks import NotAResponse, Reader
@@ -107,6 +108,7 @@ FORMATS: dict[str, Format] = {
         anthropic_agents,
         openai_agents,
         openai_realtime,
+        pydantic_ai,
         bedrock,
         langchain,
         ollama,

@@ -139,10 +139,16 @@ class Blocks:
     as_block: Callable[[str], Message]
     has_ids: bool = True
     as_kept: Callable[[Message, Message], Message] = _as_it_is
+    role_field: str = "role"
+    """The field that says whose a message is: `role`, the model's, or `host`."""
+    host: str = "user"
 
     def knows(self, message: Message) -> bool:
         """Whether a message has blocks of this form."""
         return any(self.is_call(b) or self.answer(b) for b in self._blocks(message))
+
+    def _is_models(self, message: Message) -> bool:
+        return message.get(self.role_field) == self.role
 
     def _blocks(self, message: Message) -> list[Message]:
         held = message.get(self.blocks)
@@ -154,8 +160,8 @@ class Blocks:
         joins = False
         for at, message in enumerate(messages):
             blocks = self._blocks(message)
-            if message.get("role") == self.role and any(map(self.is_call, blocks)):
-                follows = at + 1 < len(messages) and messages[at + 1].get("role") != self.role
+            if self._is_models(message) and any(map(self.is_call, blocks)):
+                follows = at + 1 < len(messages) and not self._is_models(messages[at + 1])
                 found.append(
                     PastResponse((at,), self.to_response(message), at + 1 + follows, joins)
                 )
@@ -169,7 +175,7 @@ class Blocks:
         return [
             PlacedAnswer(answer, at, block)
             for at, message in enumerate(messages)
-            if message.get("role") != self.role
+            if not self._is_models(message)
             for block in self._blocks(message)
             if (answer := self.answer(block)) is not None
         ]
@@ -189,7 +195,7 @@ class Blocks:
                 self._take_out(edit, placed)
         [at] = past.at
         if past.until == at + 1:  # the model went on without a message in between
-            edit.add(at, [{"role": "user", self.blocks: blocks}])
+            edit.add(at, [{self.role_field: self.host, self.blocks: blocks}])
             return
         after = edit.now(at + 1) or {**edit.plain[at + 1], self.blocks: []}
         held = after.get(self.blocks)

@@ -1,5 +1,7 @@
 """SDK objects as plain data, for reading and for sending back."""
 
+import dataclasses
+from datetime import datetime
 from typing import Any
 
 from toolpool.contract import encoding
@@ -21,6 +23,8 @@ def plain_data(value: Any) -> Any:
         return plain_dict(value)
     if isinstance(value, (list, tuple)):
         return [plain_data(item) for item in value]
+    if dataclasses.is_dataclass(value):
+        return {key: plain_data(inner) for key, inner in _fields(value)}
     # Not in JSON mode: it turns an infinite number into null, and raises for non-Unicode text.
     return _dumped(value, exclude_unset=True)
 
@@ -56,6 +60,11 @@ def _dumped(value: Any, **options: Any) -> Any:
     return data
 
 
+def _fields(value: Any) -> list[tuple[str, Any]]:
+    """The fields of a dataclass, as the messages of Pydantic AI are."""
+    return [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
+
+
 def sendable(response: Any) -> Any:
     """The data to send back. The API refuses nulls and field names that only the SDK knows."""
     if isinstance(response, (str, bytes)):
@@ -71,6 +80,10 @@ def _to_json(value: Any) -> Any:
         return {key: _to_json(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_to_json(inner) for inner in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if dataclasses.is_dataclass(value):
+        return {key: _to_json(inner) for key, inner in _fields(value)}
     return _dumped(value, mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
 
 

@@ -145,6 +145,13 @@ _OF_PROVIDERS: Mapping[str, Mapping[str, Handling]] = {
         "unload": _LEAVE,
         "not done": _LEAVE,
     },
+    "pydantic_ai": {
+        "stop": _RUN,
+        "tool_call": _RUN,
+        "length": _CUT_OFF,
+        "content_filter": _REFUSE,
+        "error": _BROKEN_OFF,
+    },
     "cohere": {
         "COMPLETE": _RUN,
         "STOP_SEQUENCE": _RUN,

@@ -175,6 +175,36 @@ async def pydantic_ai(dispatcher: Dispatcher, url: str) -> str:
     return str((await agent.run(ASKED)).output)
 
 
+async def pydantic_ai_direct(dispatcher: Dispatcher, url: str) -> str:
+    """Pydantic AI's models without an agent: their responses are dispatched as they are."""
+    from pydantic_ai.direct import model_request
+    from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelRequest
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+    from pydantic_ai.tools import ToolDefinition
+
+    provider = OpenAIProvider(openai_client=_openai_client(url, "Pydantic AI's models"))
+    model = OpenAIChatModel(MODEL, provider=provider)
+    offered = [ToolDefinition(**tool) for tool in dispatcher.tools("pydantic_ai")]
+    messages: list[ModelMessage] = [ModelRequest.user_text_prompt(ASKED)]
+    while True:
+        response = await model_request(
+            model,
+            messages,
+            model_request_parameters=ModelRequestParameters(function_tools=offered),
+        )
+        if not response.tool_calls:
+            return str(response.text)
+        turn = await dispatcher.dispatch(response, session="direct", wait=WAIT_SECONDS)
+        assert turn.format == "pydantic_ai"
+        stored = ModelMessagesTypeAdapter.validate_python(turn.assistant())
+        assert stored[0].tool_calls == response.tool_calls
+        told = ModelMessagesTypeAdapter.validate_python(turn.messages())
+        assert told[0].parts[0].outcome == ("success" if turn[0].ok else "failed")
+        messages += [response, *told]
+
+
 async def langgraph(dispatcher: Dispatcher, url: str) -> str:
     """LangGraph, with its own condition between the nodes."""
     from langchain_core.messages import AIMessage, convert_to_openai_messages
@@ -215,7 +245,8 @@ async def langgraph(dispatcher: Dispatcher, url: str) -> str:
 
 
 AGENTS: tuple[Callable[[Dispatcher, str], Awaitable[str]], ...] = (
-    anthropic_sdk, anthropic_runner, openai_sdk, openai_agents, pydantic_ai, langgraph,
+    anthropic_sdk, anthropic_runner, openai_sdk, openai_agents, pydantic_ai,
+    pydantic_ai_direct, langgraph,
 )  # fmt: skip
 
 

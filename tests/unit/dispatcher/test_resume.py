@@ -115,7 +115,24 @@ def langchain(*names: str) -> tuple[Any, list[Any]]:
     return message, [{"type": "human", "content": "go"}, message]
 
 
+def pydantic_ai(*names: str) -> tuple[Any, list[Any]]:
+    calls = [
+        {
+            "part_kind": "tool-call", "tool_call_id": f"{ID}{n}", "tool_name": "send",
+            "args": {"to": name},
+        }
+        for n, name in enumerate(names)
+    ]  # fmt: skip
+    message = {
+        "kind": "response", "provider_response_id": "resp-1", "finish_reason": "tool_call",
+        "parts": [{"part_kind": "text", "content": "I send."}, *calls],
+    }  # fmt: skip
+    user = {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "go"}]}
+    return message, [user, message]
+
+
 FORMS = {
+    "pydantic_ai": pydantic_ai,
     "anthropic": anthropic, "openai_chat": chat, "openai_responses": responses, "gemini": gemini,
     "bedrock": bedrock, "ollama": ollama, "cohere": cohere, "langchain": langchain,
 }  # fmt: skip

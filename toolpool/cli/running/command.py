@@ -37,7 +37,7 @@ Format = Annotated[
     typer.Option(
         help="The provider's format: auto, anthropic, openai_chat (or openai), openai_responses, "
         "openai_realtime, openai_agents, anthropic_agents, gemini, gemini_interactions, "
-        "gemini_live, bedrock, cohere, ollama, langchain, mcp or bare."
+        "gemini_live, bedrock, cohere, ollama, langchain, pydantic_ai, mcp or bare."
     ),
 ]
 Workspace = Annotated[

@@ -282,8 +282,8 @@ def test_a_name_that_providers_refuse_is_shown_with_its_way_there_and_back() -> 
     assert problem.message == (
         "anthropic, anthropic_agents, bedrock, cohere, gemini, gemini_interactions, "
         "gemini_live, langchain, ollama, openai_agents, openai_chat, openai_realtime, "
-        "openai_responses refuse this name: it is offered there as 'mcp_files_read_bfc520', "
-        "and calls of that are mapped to it"
+        "openai_responses, pydantic_ai refuse this name: it is offered there as "
+        "'mcp_files_read_bfc520', and calls of that are mapped to it"
     )
 
 

@@ -49,7 +49,7 @@ OPTIONS = {
 def offered(format: str, spec: ToolSpec) -> dict[str, Any]:
     [made] = FORMATS[format].offer([spec])
     held: dict[str, Any] = made.get("functionDeclarations", [made])[0]
-    if format != "bare":
+    if format not in ("bare", "pydantic_ai"):
         hold(f"{format} tool", held)
     return held.get("function") or held.get("toolSpec") or held
 

@@ -119,7 +119,17 @@ def langchain(stop: str) -> dict[str, Any]:
     return {"type": "ai", "tool_calls": calls, "response_metadata": {"stop_reason": stop}}
 
 
+def pydantic_ai(stop: str) -> dict[str, Any]:
+    parts = [
+        {"part_kind": "tool-call", "tool_call_id": text, "tool_name": "note",
+         "args": {"text": text}}
+        for text in "ab"
+    ]  # fmt: skip
+    return {"kind": "response", "parts": parts, "finish_reason": stop}
+
+
 RESPONSES = {
+    "pydantic_ai": pydantic_ai,
     "gemini_interactions": gemini_interactions,
     "openai_realtime": openai_realtime,
     "openai_agents": openai_agents,
@@ -181,7 +191,7 @@ def test_only_these_words_run_calls() -> None:
     assert runs == {
         "tool_use", "end_turn", "stop_sequence", "tool_calls", "function_call", "stop", "eos",
         "eos_token", "completed", "STOP", "requires_action", "idle", "COMPLETE", "STOP_SEQUENCE",
-        "TOOL_CALL",
+        "TOOL_CALL", "tool_call",
     }  # fmt: skip
 
 

@@ -84,6 +84,11 @@ RESPONSES: dict[str, list[Any]] = {
         {"type": "ai", "id": "m", "content": "", "tool_calls": [LANGCHAIN_CALL]},
         {"content": "", "tool_calls": [LANGCHAIN_CALL], "invalid_tool_calls": []},
     ],
+    "pydantic_ai": [
+        {"kind": "response", "parts": [
+            {"part_kind": "tool-call", "tool_call_id": "c", "tool_name": "look",
+             "args": ARGUMENTS}]},
+    ],
     "mcp": [
         {"jsonrpc": "2.0", "id": 1, "method": "tools/call",
          "params": {"name": "look", "arguments": ARGUMENTS}},
