@@ -23,7 +23,15 @@ log = logs.logger("settings")
 _PROTECTING = ("policy", "before_call", "after_result", "signing_key", "approval_webhook_secret")
 """Settings that protect something: an empty variable is an error, not an unset one."""
 _OTHER_VARIABLES = re.compile(
-    "|".join(["TRACEBACK", "WORKER_DEPTH", "SECRET_.*", *(f"{n.upper()}_FILE" for n in IN_FILES)])
+    "|".join(
+        [
+            "TRACEBACK",
+            "WORKER_DEPTH",
+            "WORKER_TEXTS",
+            "SECRET_.*",
+            *(f"{n.upper()}_FILE" for n in IN_FILES),
+        ]
+    )
 )
 _KUBERNETES = re.compile(
     r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_.+)?)|PORT"

@@ -113,7 +113,7 @@ class LocalFleet:
 
     def _start_worker(self, sources: Sequence[str], run_in: Sequence[RunIn]) -> None:
         kinds = ",".join(kind.value for kind in run_in)
-        command = [sys.executable, "-m", "toolpool", "worker", "--run-in", kinds]
+        command = [sys.executable, "-P", "-m", "toolpool", "worker", "--run-in", kinds]
         if "log_level" not in self.settings.model_fields_set:
             command.append("--quiet")
         command += [word for source in sources for word in ("--tools", source)]
@@ -138,11 +138,11 @@ class LocalFleet:
         """The settings of this process as environment variables, without secrets."""
         secrets = secrets_of(self.settings)
         environment = without_secrets(os.environ, (*secrets, "broker_url"))
-        # The current directory stays importable, even if the worker starts elsewhere.
-        environment["PYTHONPATH"] = os.pathsep.join(
-            [*(path for path in sys.path if path), environment.get("PYTHONPATH", "")]
-        )
+        # An empty path would be the current directory.
+        paths = [*sys.path, *environment.get("PYTHONPATH", "").split(os.pathsep)]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         environment[process_role.DEPTH] = str(process_role.depth() + 1)
+        environment[process_role.SHOWS_TEXTS] = "1" if sys.stderr.isatty() else ""
         # the dispatcher uses the port, and there are two workers
         environment["TOOLPOOL_METRICS_PORT"] = "0"
         for name in self.settings.model_fields_set - {*secrets, "metrics_port"}:

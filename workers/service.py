@@ -480,6 +480,7 @@ class WorkerService:
             else:
                 self._settler.forget_before(renewed_at - _SERVER_FORGETS_SECONDS)
             self._executor.answer_overdue()
+            self._executor.give_back_waiting()
             self._executor.end_exclusive_without_lease()
             self._executor.claim_more()
             self._report_to_supervisor()

@@ -6,6 +6,7 @@ kombu is an optional dependency, so it is imported where it is used.
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from toolpool.contract.errors import ServerUnavailable
@@ -59,8 +60,19 @@ class Broker:
         self._producer = Producer(self._connection)
 
     def _publish(self, queue: str, signed: bytes) -> None:
-        from kombu import Queue
+        from kombu import Producer, Queue
+        from kombu.exceptions import OperationalError
 
+        try:
+            self._send(queue, signed, Queue)
+        except AttributeError as error:  # kombu has lost the connection between two of its steps
+            with suppress(Exception):
+                self._connection.release()
+            self._connection = self._connection.clone()
+            self._producer = Producer(self._connection)
+            raise OperationalError("the connection was reset") from error
+
+    def _send(self, queue: str, signed: bytes, kind: Any) -> None:
         batch_id = new_nonce()
         self._producer.publish(
             celery_message.body(signed),
@@ -70,7 +82,7 @@ class Broker:
             correlation_id=batch_id,
             content_type="application/json",
             content_encoding="utf-8",
-            declare=[Queue(queue, routing_key=queue)],
+            declare=[kind(queue, routing_key=queue)],
             retry=True,
             retry_policy=_PUBLISH_RETRIES,
         )

@@ -10,3 +10,10 @@ def sleep(seconds: float) -> str:
     """Sleep."""
     time.sleep(seconds)
     return "slept"
+
+
+@tool(run_in="process", effects="read")
+def look(seconds: float) -> str:
+    """Sleep; it may run twice."""
+    time.sleep(seconds)
+    return "seen"

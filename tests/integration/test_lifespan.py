@@ -86,3 +86,4 @@ def test_a_worker_whose_resources_cannot_be_opened_does_not_start(tmp_path: Path
     with pytest.raises(ToolsUnimportable, match=r"unopened.pool failed while it was opened") as why:
         LocalFleet([str(module)], Settings())
     assert "ConnectionError" in str(why.value)
+    assert "hunter2" not in str(why.value), "its text is for a terminal alone"

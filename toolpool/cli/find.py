@@ -41,7 +41,8 @@ def _silent(finder: "Finder") -> list[str]:
 def _show(found: list[dict[str, Any]], finder: "Finder") -> None:
     for row in found:
         session = f", session {row['session']}" if row["session"] else ""
-        screen.write(screen.escaped(f"{row['call']} ({row['tool']}{session}): {row['state']}"))
+        heading = screen.escaped(f"{row['call']} ({row['tool']}{session}): {row['state']}")
+        screen.write(heading.replace("\n", "?"))
         screen.write(screen.escaped(f"  {row['why']}"))
         for line in _details(row):
             screen.write(screen.escaped(f"  {line}"))

@@ -94,10 +94,11 @@ def _show(report: "Report", *, ran: bool) -> None:
     from rich.text import Text
 
     for each in report.differences:
-        screen.show(Text(f"{each.tool} {each.row}: {each.what}", style="yellow"))
+        heading = screen.escaped(f"{each.tool} {each.row}: {each.what}").replace("\n", "?")
+        screen.show(Text(heading, style="yellow"))
         for name, text in (("before", each.before), ("now", each.now)):
             if text:
-                screen.show(Text(f"  {name}: {text}"))
+                screen.show(Text(f"  {name}: {screen.escaped(text)}"))
     told = [f"{report.calls} calls", f"{report.judged} judged"]
     told += [f"{report.run} run again"] if ran else []
     told += [f"{len(report.differences)} differ"]

@@ -82,14 +82,14 @@ def worker(
         from toolpool.workers.supervision.supervise import Supervisor
 
         arguments = _without_option(sys.argv[1:], "--handed-over")
-        command = [sys.executable, "-m", "toolpool", *arguments]
+        command = [sys.executable, "-P", "-m", "toolpool", *arguments]
         warn_of_mistyped_variables()
         return Supervisor(command, settings, variables).run()
 
     from toolpool.contract.errors import ToolsUnimportable
     from toolpool.contract.spec import RunIn
     from toolpool.workers.celery.app import run_worker
-    from toolpool.workers.running.process_role import depth
+    from toolpool.workers.running.process_role import SHOWS_TEXTS
     from toolpool.workers.supervision.supervisor_link import Link
 
     try:
@@ -105,7 +105,7 @@ def worker(
             variables=variables,
         )
     except ToolsUnimportable as error:
-        if not (sys.stderr.isatty() or depth() or settings.error_texts):
+        if not (sys.stderr.isatty() or os.environ.get(SHOWS_TEXTS) or settings.error_texts):
             error.explained = str(error)  # standard error is a log
         raise
 

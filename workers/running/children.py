@@ -249,6 +249,7 @@ class ChildPool:
     def _command(self, socket: int, entry_flag: int) -> list[str]:
         return [
             sys.executable,
+            "-P",
             "-m",
             "toolpool.workers.running.child",
             f"--socket={socket}",

@@ -93,6 +93,7 @@ class ClaimedCall(msgspec.Struct, eq=False):
     deadline: float
     enter_by: float
     overdue_at: float
+    claimed_at: float
     task: asyncio.Task[None] | None = None
     is_under_way: bool = False
     begun_at: float | None = None

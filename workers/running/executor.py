@@ -52,6 +52,8 @@ _STOP_PATIENCE_SECONDS = 2.0
 _OVERDUE_SECONDS = 0.25
 _REPLY_MARGIN_SECONDS = 0.25
 _DRAIN_LOOK_SECONDS = 0.25
+_WAITS_SECONDS = 0.5
+"""How long a call that was claimed ahead waits for a child process until it is given back."""
 _FRESH = 5 / 8
 """The largest age of the confirmed lease when user code starts, as a share of `lease_ttl`."""
 _EXCLUSIVE_STOP = 6 / 8
@@ -319,6 +321,27 @@ class Executor:
             elif running.stop_requested_at is None:  # not begun: `_run` answers once it has stopped
                 self._request_stop(running)
 
+    def give_back_waiting(self) -> None:
+        """Give back calls that were claimed ahead of runs that take long; call it regularly.
+
+        Other workers may run them, and until then nothing says that they may have run.
+        """
+        now = time.monotonic()
+        of_processes = [r for r in self._running.values() if r.run_in is RunIn.PROCESS]
+        waiting = [
+            running
+            for running in of_processes
+            if not (running.begun or running.given_up or running.answered)
+            and running.call.rerunnable
+            and now - running.claimed_at > _WAITS_SECONDS
+        ]
+        if not waiting:
+            return
+        for running in of_processes:
+            if running.begun_at is not None:
+                self._slots.runs(now - running.begun_at)
+        self._give_up("its process runs another call", waiting)
+
     def claim_more(self) -> None:
         """Claim waiting calls; call it regularly, for when the lease is fresh again."""
         if self._draining:
@@ -495,6 +518,7 @@ class Executor:
             deadline=now + time_left,
             enter_by=enter_by,
             overdue_at=now + time_left + _OVERDUE_SECONDS,
+            claimed_at=now,
         )
         running.task = asyncio.get_running_loop().create_task(self._run(running))
 

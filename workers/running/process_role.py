@@ -12,6 +12,8 @@ from toolpool.contract.errors import Misconfigured
 
 DEPTH = "TOOLPOOL_WORKER_DEPTH"
 """The variable that counts the fleets that this process is nested in."""
+SHOWS_TEXTS = "TOOLPOOL_WORKER_TEXTS"
+"""The variable that says that a terminal shows what a worker of `Dispatcher.local` says."""
 _DEEPEST = 2
 """A tool may start a program that has its own fleet; deeper nesting is a recursion."""
 

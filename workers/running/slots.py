@@ -67,6 +67,10 @@ class Slots:
         """Record the duration of a claim."""
         self._ahead.claimed(seconds)
 
+    def runs(self, seconds: float) -> None:
+        """Record how long a run in a child process takes, which has not ended."""
+        self._ahead.ran(seconds)
+
     def mark_stopping(self, running: ClaimedCall) -> None:
         """Record that a call was told to stop, or was answered while it runs."""
         if running.stop_requested_at is None:

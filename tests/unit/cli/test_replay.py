@@ -114,6 +114,16 @@ def test_a_tool_that_is_gone_is_a_difference(toolpool: Run, record: Path, tmp_pa
     assert code == 1
 
 
+def test_what_a_tool_said_cannot_move_the_cursor(
+    toolpool: Run, record: Path, tmp_path: Path
+) -> None:
+    rows = record.read_text().replace("find", "find\\\\u001b[2J\\\\nno difference")
+    record.write_text(rows)
+    ran = toolpool("replay", str(record), "--tools", tools(tmp_path))
+    assert "find?[2J?no difference" in ran.out
+    assert "\x1b" not in ran.out
+
+
 @pytest.mark.long
 def test_reads_are_run_again_and_writes_only_if_asked(
     toolpool: Run, record: Path, tmp_path: Path

@@ -37,6 +37,12 @@ from toolpool.workers.tools.http.addresses import PinnedBackend, refusal, resolv
         ("192.0.2.1", "reserved"),
         ("198.18.0.1", "reserved"),
         ("2001:db8::1", "reserved"),
+        ("192.0.0.192", "metadata"),
+        ("192.0.0.9", "reserved"),
+        ("192.88.99.1", "reserved"),
+        ("2001:20::1", "reserved"),
+        ("3fff::1", "reserved"),
+        ("5f00::1", "reserved"),
         ("fec0::1", "private"),
         # IPv4 inside IPv6: mapped, 6to4, NAT64, compatible, Teredo, local NAT64
         ("::ffff:127.0.0.1", "loopback"),

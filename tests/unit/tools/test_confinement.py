@@ -3,11 +3,13 @@
 import os
 import shutil
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -267,3 +269,38 @@ def test_a_file_swapped_for_a_link_during_use_leads_nowhere(outside: Path, works
 
     with flipping(to_link, to_file):
         _race("file.txt")
+
+
+WRITES = {name: act for name, act in EVERY_TOOL.items() if name not in ("fs_read", "fs_grep")}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("folder", ["", "package", "lib/inner"])
+def test_nothing_is_written_where_the_worker_imports_code(
+    write: Act, folder: str, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would run with the worker's rights, in this process or the next."""
+    monkeypatch.syspath_prepend(str(workspace / folder.partition("/")[0]))
+    (workspace / folder).mkdir(parents=True, exist_ok=True)
+    file = workspace / folder / "secrets.py"
+    file.write_text("secret\n")
+    with pytest.raises(ToolError, match="whose code the worker or git runs"):
+        write(f"{folder}/secrets.py".lstrip("/"))
+    assert file.read_text() == "secret\n"
+    assert "secret" in fs_read(path=f"{folder}/secrets.py".lstrip("/"))
+
+
+def test_nothing_is_written_beside_a_module_that_is_loaded(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("toolpool_test_tools")
+    module.__file__ = str(workspace / "tools" / "shop.py")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    with pytest.raises(ToolError, match="whose code the worker or git runs"):
+        fs_write(path="tools/shop.py", content="import os")
+    fs_write(path="notes/shop.py", content="import os")
+
+
+def test_nothing_is_written_for_git_to_run(workspace: Path) -> None:
+    with pytest.raises(ToolError, match="whose code the worker or git runs"):
+        fs_write(path="project/.git/hooks/pre-commit", content="#!/bin/sh")

@@ -379,3 +379,18 @@ async def test_tls_is_verified_for_the_name_and_not_for_the_address() -> None:
 def test_it_is_a_read_on_the_loop() -> None:
     assert http_get.spec.effects is Effects.READ
     assert http_get.spec.run_in is RunIn.LOOP
+
+
+@pytest.mark.usefixtures("_private")
+async def test_json_that_a_result_cannot_hold_is_told_as_text(site: Site) -> None:
+    site.page("/deep", b"[" * 250 + b"]" * 250, Content_Type="application/json")
+    found = await get(f"{site.url}/deep")
+    assert "json" not in found
+    assert found["text"] == "[" * 250 + "]" * 250
+
+
+@pytest.mark.usefixtures("_private")
+async def test_a_redirect_to_no_url_is_told_to_the_model(site: Site) -> None:
+    site.page("/lost", b"", 302, Location="http://[")
+    with pytest.raises(ToolError, match="no URL"):
+        await get(f"{site.url}/lost")

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from toolpool.cli.screen import escaped
 from toolpool.contract.outcome import ErrorType
 from toolpool.contract.result import ToolResult
 
@@ -149,7 +150,7 @@ class Summary:
             )
         for name in sorted(self._tools):
             *cells, failed = _cells(name, self._tools[name])
-            table.add_row(*map(Text, cells), Text(failed, style="red"))
+            table.add_row(*(Text(escaped(cell)) for cell in cells), Text(failed, style="red"))
         return table
 
 

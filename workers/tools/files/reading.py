@@ -1,5 +1,6 @@
 """`fs_read`: part of one text file."""
 
+import sys
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
@@ -47,7 +48,7 @@ def fs_read(
         _refuse_binary(file, place)
         if offset < 0:
             return _tail(file, place, -offset, limit)
-        return _from(file, place, max(offset, 1), limit)
+        return _from(file, place, min(max(offset, 1), sys.maxsize), limit)
 
 
 def looks_binary(head: bytes) -> bool:
@@ -73,6 +74,12 @@ def _from(file: BinaryIO, place: Place, first: int, limit: int) -> str:
     if not taken:
         if not skipped:
             return _EMPTY
+        if file.read(1):
+            raise ToolError(
+                f"{place} is over {_SCANNED:,} bytes, and this tool reads only its first "
+                f"{skipped:,} lines.",
+                recommendations=("Read an earlier part, or work on a smaller file.",),
+            )
         raise ToolError(
             f"{place} has {skipped} lines, so there is nothing from line {first} on.",
             recommendations=("Use a smaller offset, or a negative one to read the end.",),
@@ -96,8 +103,8 @@ def _tail(file: BinaryIO, place: Place, wanted: int, limit: int) -> str:
         kept.append(line)
     if file.read(1):
         raise ToolError(
-            f"{place} is over {_SCANNED:,} bytes, too large to count its lines from the end.",
-            recommendations=("Search it with fs_grep, or read it with a positive offset.",),
+            f"{place} is over {_SCANNED:,} bytes, and this tool does not reach its end.",
+            recommendations=("Read it from the start with a positive offset.",),
         )
     if not total:
         return _EMPTY

@@ -20,6 +20,7 @@ from typing import BinaryIO
 
 from toolpool.contract.errors import ToolError
 from toolpool.workers.tools.configured import settings
+from toolpool.workers.tools.files.code_folders import holds_code
 
 TEMPORARY = ".toolpool-tmp-"
 LONGEST_PATH = 4096
@@ -167,11 +168,24 @@ class Workspace:
     def held(self, place: Place, *, create: bool = False) -> Iterator[Held]:
         """The file at `place`, locked for reading and replacing it.
 
-        `create` makes the folders above it. Raises ToolError if the lock is unavailable.
+        `create` makes the folders above it. Raises ToolError if the lock is unavailable, and in a
+        folder whose code the worker or `git` runs.
         """
+        self._refuse_code(place)
         with self.folder(Place(place.parts[:-1]), create=create) as folder:
             _lock(folder, place)  # closing the descriptor unlocks it
             yield Held(folder, place)
+
+    def _refuse_code(self, place: Place) -> None:
+        """Raise ToolError for a file that would run as code with the worker's rights."""
+        if ".git" not in place.parts and not holds_code(self._root, place.parts[:-1]):
+            return
+        raise ToolError(
+            f"{place} is in a folder whose code the worker or git runs, so the file tools do not "
+            "write there. This is the operator's to change: TOOLPOOL_WORKSPACE should be a folder "
+            "of its own, from which no worker imports tools.",
+            recommendations=("Do not retry; write to another folder, or tell the user.",),
+        )
 
     def is_folder(self, place: Place) -> bool:
         """Whether `place` is a folder. Raises ToolError if it cannot be reached."""

@@ -18,8 +18,8 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052
-# Azure's metadata service has an address that is otherwise public.
-_METADATA = frozenset({ipaddress.ip_address("168.63.129.16")})
+# Those of Azure and Oracle have other addresses than link-local ones.
+_METADATA = frozenset(map(ipaddress.ip_address, ("168.63.129.16", "192.0.0.192")))
 # The networks that "private" may allow; link-local addresses, where metadata services are, never.
 _OWN = tuple(
     ipaddress.ip_network(network)
@@ -27,6 +27,11 @@ _OWN = tuple(
         *("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"),
         *("::1/128", "fc00::/7"),
     )
+)
+# Reserved by RFCs 6890, 7526, 9637 and 9602; not every Python knows all of them.
+_RESERVED = tuple(
+    ipaddress.ip_network(network)
+    for network in ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "3fff::/20", "5f00::/16")
 )
 _OWN_METADATA = frozenset(
     ipaddress.ip_address(address)
@@ -53,6 +58,7 @@ def refusal(address: str, *, private: bool) -> str | None:
         (ip.is_link_local, "a link-local address, where metadata services are"),
         (ip.is_multicast, "a multicast address"),
         (ip.is_unspecified or ip.is_reserved or not ip.is_global, "a reserved address"),
+        (any(ip in network for network in _RESERVED), "a reserved address"),
         (isinstance(ip, ipaddress.IPv6Address) and ip.is_site_local, "a private address"),
     ):
         if is_one:

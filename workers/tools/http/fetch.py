@@ -23,6 +23,8 @@ _KIB = 1024
 _MOST_REDIRECTS = 5
 _SECONDS = 20.0
 _LONGEST_URL = 8192
+_MOST_LEVELS = 100
+"""JSON that nests deeper is told as text: a result may have at most 200 levels."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _HEADERS = (
     ("User-Agent", "toolpool"),
@@ -107,7 +109,10 @@ class Fetch:
                 if reply.status not in _REDIRECTS or not location:
                     body = await self._body(reply)
                     return _result(url, reply, body)
-            url = urljoin(url, location)
+            try:
+                url = urljoin(url, location)
+            except ValueError:
+                raise _unusable(location, "is where the server redirects to, and no URL") from None
         raise ToolError(
             f"The URL leads through more than {_MOST_REDIRECTS} redirects; {_shown(url)} was next.",
             recommendations=("Fetch the page itself, if its address is known.",),
@@ -192,7 +197,8 @@ def _result(url: str, reply: httpcore.Response, body: _Body) -> dict[str, Any]:
         return result | {"binary": True}
     if "json" in kind and not body.truncated:
         try:
-            return result | {"json": encoding.decode(body.data)}
+            if not encoding.nests_deeper_than(_MOST_LEVELS, body.data):
+                return result | {"json": encoding.decode(body.data)}
         except (ValueError, RecursionError):
             pass
     return result | {"text": _text(body.data, parameters)}

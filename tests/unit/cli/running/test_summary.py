@@ -1,6 +1,9 @@
 """Counting a run."""
 
 import random
+from io import StringIO
+
+from rich.console import Console
 
 from toolpool.cli.running.summary import Durations, Summary
 from toolpool.contract.outcome import Code
@@ -63,3 +66,13 @@ def test_a_table_has_a_row_a_tool_and_markup_in_names_is_just_text() -> None:
     table = summary.table()
     assert table.row_count == 2
     assert str(table.columns[0]._cells[0]) == "[red]x"
+
+
+def test_a_name_that_a_model_made_up_cannot_move_the_cursor() -> None:
+    summary = Summary()
+    summary.add([result("x\x1b[2J\x1b]0;title\x07", Code.UNKNOWN_TOOL)], broken=False)
+    console = Console(file=StringIO(), force_terminal=True)
+    console.print(summary.table())
+    assert isinstance(console.file, StringIO)
+    assert "x?[2J" in console.file.getvalue()
+    assert "\x1b[2J" not in console.file.getvalue()

@@ -41,7 +41,7 @@ class Pool:
     async def send_command(self, *command: Any) -> None:
         self.said.append("sent")
 
-    async def read_response(self) -> Any:
+    async def read_response(self, timeout: float | None) -> Any:
         if isinstance(self._answer, BaseException):
             raise self._answer
         return self._answer

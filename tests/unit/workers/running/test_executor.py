@@ -724,6 +724,24 @@ async def test_a_stopping_worker_gives_back_what_waits_for_a_process(children: C
     assert bench.outcomes()["first"].code is Code.WORKER_LOST
 
 
+async def test_a_read_that_waits_long_for_its_process_is_given_back(children: ChildPool) -> None:
+    """Another worker may have a process for it, and nothing says that it may have run."""
+    bench = Bench({RunIn.PROCESS: 2}, children, Catalog.load([TOOLS]))
+    await bench.call("first", "sleep", seconds=3.0)
+    await eventually(lambda: not children._idle, "the first has the process")
+    await bench.call("second", "look", rerunnable=True, seconds=0.0)
+    await bench.call("third", "sleep", seconds=0.0)
+
+    async def is_given_back() -> bool:
+        bench.executor.give_back_waiting()
+        return any(isinstance(said, Released) for said in bench.said())
+
+    await eventually(is_given_back, "its dispatcher has it again")
+    assert [said.key for said in bench.said() if isinstance(said, Released)] == ["second"]
+    assert bench.ledger.state("second") == "open"
+    assert bench.slots.claimable(RunIn.PROCESS, rerunnable=True) <= 0
+
+
 # Switches.
 
 
