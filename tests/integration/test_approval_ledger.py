@@ -217,9 +217,9 @@ async def test_a_decision_is_not_called_refused_if_it_may_have_been_taken_before
         pytest.skip("the server in memory loses no reply")
     client: Any = server.ledger._scripts._client
 
-    async def lose_reply_and_record(*arguments: Any) -> Any:
+    async def lose_reply_and_record(*arguments: Any, **options: Any) -> Any:
         monkeypatch.setattr(lua_scripts, "send", send)
-        await send(*arguments)
+        await send(*arguments, **options)
         await client.delete(server.ledger._names.call("a"))  # type: ignore[union-attr]
         raise ServerUnavailable("approval", sent=True)
 
