@@ -73,14 +73,17 @@ def assistant_messages(response: dict[str, Any], ids: Mapping[int, str]) -> list
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
-    """One request with one part per result."""
+    """One request with one part per result.
+
+    No `outcome` is given: for most providers, Pydantic AI would put the text of a failed one into
+    JSON once more.
+    """
     parts = [
         {
             "part_kind": _RETURN,
             "tool_name": alias(result.name, TOOL_NAMES),
             "content": as_text(result),
             "tool_call_id": result.call_id,
-            "outcome": "success" if result.ok else "failed",
         }
         for result in results
     ]

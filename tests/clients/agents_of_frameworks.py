@@ -201,7 +201,6 @@ async def pydantic_ai_direct(dispatcher: Dispatcher, url: str) -> str:
         stored = ModelMessagesTypeAdapter.validate_python(turn.assistant())
         assert stored[0].tool_calls == response.tool_calls
         told = ModelMessagesTypeAdapter.validate_python(turn.messages())
-        assert told[0].parts[0].outcome == ("success" if turn[0].ok else "failed")
         messages += [response, *told]
 
 
