@@ -108,8 +108,9 @@ async def _step(load: Load, fleet: LocalFleet, sessions: int, label: str) -> Non
     with answering(fleet.settings) as client:
         used: int = client.info("memory")["used_memory"]
         keys: int = client.dbsize()
+    after = f"{load.sent:,} calls, {label}"
     print(
-        f"| {label} | {mine:.0f} | {theirs:.0f} | {servers:.0f} | {resident() / 1e6:.0f} "
+        f"| {after} | {mine:.0f} | {theirs:.0f} | {servers:.0f} | {resident() / 1e6:.0f} "
         f"| {worker.megabytes():.0f} | {used / 1e6:.0f} | {keys:,} |",
         flush=True,
     )
@@ -136,10 +137,10 @@ async def _measure(most: int) -> None:
             reached = 1_000
             while reached <= most:
                 await load.send(max(0, reached - load.sent), 200)
-                await _step(load, fleet, 200, f"{reached:,} calls, 200 sessions")
+                await _step(load, fleet, 200, "200 sessions")
                 reached *= 10
             for sessions in (1, 100, 10_000):
-                await _step(load, fleet, sessions, f"{load.sent:,} calls, {sessions:,} sessions")
+                await _step(load, fleet, sessions, f"{sessions:,} sessions")
             began = time.monotonic()
             for _ in range(_WAVES):
                 await load.wave()

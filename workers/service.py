@@ -311,7 +311,10 @@ class WorkerService:
         return [s for s in specs if s.run_in in self._slots.counts and s.queue in self._queues]
 
     def receive(self, data: bytes, acknowledge: Callable[[], None]) -> None:
-        """Accept a message from Celery; `acknowledge` is called on the event loop's thread."""
+        """Accept a message from Celery.
+
+        `acknowledge` is called once its calls are decided, on the event loop's thread or on this.
+        """
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.data == data:
             ahead.noted(acknowledge)

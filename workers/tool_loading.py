@@ -71,7 +71,9 @@ class Catalog:
 
 
 def _modules(source: str) -> Iterator[ModuleType]:
-    if source != BUILT_IN:  # else the folder may be the workspace of the file tools
+    if not f"{source}.".startswith(
+        f"{BUILT_IN}."
+    ):  # else the folder may be the workspace of the file tools
         import_from_here()
     with Importing(source):
         module = _import_file(source) if source.endswith(".py") else _import(source)

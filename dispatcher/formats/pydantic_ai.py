@@ -7,6 +7,7 @@ https://ai.pydantic.dev/message-history.
 from collections.abc import Mapping
 from typing import Any
 
+from toolpool.contract import encoding
 from toolpool.contract.call import ToolCall
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
@@ -29,8 +30,21 @@ def recognises(response: Any) -> bool:
 
 
 def identity(response: dict[str, Any]) -> tuple[Any, Any]:
-    """The provider's id of the response, and the model's name."""
-    return response.get("provider_response_id"), response.get("model_name")
+    """The provider's id of the response, and the model's name.
+
+    Without an id, one made of its calls: a stored response spells times and usage in another way
+    than the object.
+    """
+    id = response.get("provider_response_id")
+    parts = response.get("parts")
+    if not id and isinstance(parts, list):
+        fields = ("tool_call_id", "tool_name", "args")
+        calls = [[part.get(field) for field in fields] for part in parts if _is_call(part)]
+        try:
+            id = f"calls_{encoding.stored_digest(calls)}" if calls else None
+        except (TypeError, ValueError, RecursionError):  # arguments that are not JSON
+            id = None
+    return id, response.get("model_name")
 
 
 def stopped(response: dict[str, Any]) -> tuple[Any, Any]:

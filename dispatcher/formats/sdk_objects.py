@@ -23,8 +23,8 @@ def plain_data(value: Any) -> Any:
         return plain_dict(value)
     if isinstance(value, (list, tuple)):
         return [plain_data(item) for item in value]
-    if dataclasses.is_dataclass(value):
-        return {key: plain_data(inner) for key, inner in _fields(value)}
+    if _is_message(value):
+        return _of_message(value)
     # Not in JSON mode: it turns an infinite number into null, and raises for non-Unicode text.
     return _dumped(value, exclude_unset=True)
 
@@ -60,9 +60,24 @@ def _dumped(value: Any, **options: Any) -> Any:
     return data
 
 
-def _fields(value: Any) -> list[tuple[str, Any]]:
-    """The fields of a dataclass, as the messages of Pydantic AI are."""
-    return [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
+def _is_message(value: Any) -> bool:
+    """Whether it is a message of Pydantic AI, which is a dataclass."""
+    is_one = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return is_one and getattr(value, "kind", None) in ("request", "response")
+
+
+def _of_message(value: Any) -> Any:
+    """A message and all that it holds as plain data."""
+    if isinstance(value, dict):
+        return {key: _of_message(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_of_message(inner) for inner in value]
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    return {
+        each.name: _of_message(getattr(value, each.name, None))
+        for each in dataclasses.fields(value)
+    }
 
 
 def sendable(response: Any) -> Any:
@@ -82,8 +97,8 @@ def _to_json(value: Any) -> Any:
         return [_to_json(inner) for inner in value]
     if isinstance(value, datetime):
         return value.isoformat()
-    if dataclasses.is_dataclass(value):
-        return {key: _to_json(inner) for key, inner in _fields(value)}
+    if _is_message(value):
+        return _to_json(_of_message(value))
     return _dumped(value, mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
 
 

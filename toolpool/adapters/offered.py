@@ -35,14 +35,21 @@ class Offered(NamedTuple):
             wait=self.wait,
         )
 
-    async def call(self, name: str, arguments: Any, id: str | None) -> ToolResult:
+    async def call(
+        self, name: str, arguments: Any, id: str | None, *, turn: str | None = None
+    ) -> ToolResult:
         """Dispatch one call of a model. `arguments` are an object, or JSON as the model sent it."""
-        [result] = await self.dispatch(message(name, arguments, id), "anthropic")
+        [result] = await self.dispatch(message(name, arguments, id, turn=turn), "anthropic")
         return result
 
 
-def message(name: str, arguments: Any, id: str | None) -> dict[str, Any]:
-    """A model's response with one call. Without an id, the call is a new one."""
+def message(
+    name: str, arguments: Any, id: str | None, *, turn: str | None = None
+) -> dict[str, Any]:
+    """A model's response with one call. Without an id, the call is a new one.
+
+    `turn` names the response, for a provider whose ids are not unique in a session.
+    """
     id = id or f"toolu_{new_nonce()}"
     block = {"type": "tool_use", "id": id, "name": name, "input": arguments}
-    return {"type": "message", "id": id, "content": [block]}
+    return {"type": "message", "id": turn or id, "content": [block]}

@@ -58,8 +58,9 @@ def pydantic_ai_toolset(dispatcher: Dispatcher, **options: Any) -> Any:
     """The pool's tools as a toolset, for `Agent(toolsets=[...])`.
 
     Every answer, rejections too, is a text that the model reads, and uses up none of the agent's
-    retries. What is offered is read before each step. `options` are `session`, `only`, `context`,
-    `timeout` and `wait` of `dispatch`. Raises TypeError for another option.
+    retries, except for arguments that are no JSON, which Pydantic AI itself refuses. What is
+    offered is read before each step. `options` are `session`, `only`, `context`, `timeout` and
+    `wait` of `dispatch`. Raises TypeError for another option.
     """
     core: Any = import_module("pydantic_core")
     tools: Any = import_module("pydantic_ai.tools")
@@ -88,6 +89,7 @@ def pydantic_ai_toolset(dispatcher: Dispatcher, **options: Any) -> Any:
             }
 
         async def call_tool(self, name: str, tool_args: Any, ctx: Any, tool: Any) -> Any:
-            return as_text(await offered.call(name, tool_args, ctx.tool_call_id))
+            turn = f"{ctx.run_id}.{ctx.run_step}" if ctx.run_id else None
+            return as_text(await offered.call(name, tool_args, ctx.tool_call_id, turn=turn))
 
     return PoolToolset()

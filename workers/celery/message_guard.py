@@ -59,9 +59,13 @@ class MessageValidator:
             raise MessageRejected("too_large", "its headers are too large")
         if "compression" in element.headers:
             raise MessageRejected("foreign", "it is compressed")
-        if "body_encoding" in element.properties:  # kombu encodes what its own producers send
-            return None
         headers = element.headers
+        is_encoded = "body_encoding" in element.properties  # as kombu's own producers send it
+        is_text = (element.content_type, element.content_encoding) == (
+            _CONTENT_TYPE, _CONTENT_ENCODING,
+        )  # fmt: skip
+        if is_encoded or not is_text or not bytes(headers.get("id", _NULL)).startswith(b'"'):
+            return None
         is_plain = all(bytes(headers.get(name, _NULL)) == _NULL for name in ("eta", "expires"))
         if not is_plain or bytes(headers.get("task", _NULL)) != _BATCH_TASK:
             return None

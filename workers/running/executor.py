@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Protocol
 
 import msgspec
@@ -324,8 +324,12 @@ class Executor:
     def give_back_waiting(self) -> None:
         """Give back calls that were claimed ahead of runs that take long; call it regularly.
 
-        Other workers may run them, and until then nothing says that they may have run.
+        Other workers may run them, and until then nothing says that they may have run. Each call is
+        given back once at most, since a call that no worker starts is ended.
         """
+        excess = self._slots.ahead
+        if excess <= 0:  # each has a slot of its own, and waits for a secret or a new process
+            return
         now = time.monotonic()
         of_processes = [r for r in self._running.values() if r.run_in is RunIn.PROCESS]
         waiting = [
@@ -333,6 +337,7 @@ class Executor:
             for running in of_processes
             if not (running.begun or running.given_up or running.answered)
             and running.call.rerunnable
+            and running.call.attempt == 1
             and now - running.claimed_at > _WAITS_SECONDS
         ]
         if not waiting:
@@ -340,7 +345,7 @@ class Executor:
         for running in of_processes:
             if running.begun_at is not None:
                 self._slots.runs(now - running.begun_at)
-        self._give_up("its process runs another call", waiting)
+        self._give_up("its process runs another call", waiting[-excess:])
 
     def claim_more(self) -> None:
         """Claim waiting calls; call it regularly, for when the lease is fresh again."""
@@ -360,13 +365,18 @@ class Executor:
         count = min(self._slots.claimable(run_in), len(waiting))
         if run_in is not RunIn.PROCESS:
             return count
-        many = min(self._slots.claimable(run_in, rerunnable=True), len(waiting))
-        calls = [call for call, _ in islice(waiting, max(count, many, 0))]
+        calls = (call for call, _ in islice(waiting, max(count, 0)))
         if any(map(self._admission.is_limited, calls)):
             # A place is held only for a limited time before its call starts, so no call under a
             # limit is claimed ahead.
             return min(count, self._slots.claimable(run_in, ahead=False))
-        return many if all(call.rerunnable for call in calls) else count
+        many = self._slots.claimable(run_in, rerunnable=True)
+        short = takewhile(self._may_wait, islice(waiting, max(many, 0)))
+        return max(count, sum(1 for _ in short))
+
+    def _may_wait(self, waiting: _Waiting) -> bool:
+        """Whether a call may be claimed with many others: it may run twice, and has no limit."""
+        return waiting[0].rerunnable and not self._admission.is_limited(waiting[0])
 
     @property
     def is_leased(self) -> bool:

@@ -69,7 +69,7 @@ class Slots:
 
     def runs(self, seconds: float) -> None:
         """Record how long a run in a child process takes, which has not ended."""
-        self._ahead.ran(seconds)
+        self._ahead.runs(seconds)
 
     def mark_stopping(self, running: ClaimedCall) -> None:
         """Record that a call was told to stop, or was answered while it runs."""
@@ -83,6 +83,11 @@ class Slots:
         if running.begun_at is not None and running.run_in is RunIn.PROCESS:
             self._ahead.ran(time.monotonic() - running.begun_at)
         self._free[running.run_in] += 1
+
+    @property
+    def ahead(self) -> int:
+        """How many calls for child processes are claimed beyond the slots."""
+        return -self._free.get(RunIn.PROCESS, 0)
 
     @property
     def are_busy(self) -> bool:
@@ -138,6 +143,11 @@ class ClaimAhead:
         self._run_seconds = known + _LEARN * (seconds - known)
         longest = seconds if self._long_run_seconds == math.inf else self._long_run_seconds
         self._long_run_seconds = max(seconds, longest + _LEARN * (seconds - longest))
+
+    def runs(self, seconds: float) -> None:
+        """Record how long a run takes that has not ended."""
+        if self._long_run_seconds < seconds:
+            self._long_run_seconds = seconds
 
     def room(self, slots: int) -> int:
         """How many calls `slots` children begin during one claim."""

@@ -199,3 +199,9 @@ def test_a_program_whose_stderr_is_closed_ends_as_any_other() -> None:
         timeout=30,
     )
     assert ended.returncode == ExitCode.UNREACHABLE
+
+
+def test_the_current_folder_is_not_where_the_program_finds_its_modules(tmp_path: Path) -> None:
+    """It may be a workspace, in which a model writes files."""
+    (tmp_path / "typer.py").write_text("raise SystemExit('ran')")
+    assert program("--help", cwd=tmp_path).returncode == 0

@@ -17,7 +17,7 @@ def holds_code(root: str, parts: Sequence[str]) -> bool:
     The file tools follow no link below the root, so none is followed here.
     """
     root = os.path.realpath(root)
-    folder = os.path.join(root, *parts)
+    folder = os.path.join(root, *parts).casefold()  # some file systems ignore the case
     folders = _code_folders(root, tuple(sys.path), len(sys.modules))
     return any(folder == each or folder.startswith(each + os.sep) for each in folders)
 
@@ -32,4 +32,5 @@ def _code_folders(root: str, path: tuple[str, ...], modules: int) -> frozenset[s
     found = {os.path.dirname(file) for file in files if isinstance(file, str)}
     found |= {os.path.abspath(entry) for entry in (*path, sys.prefix)}
     real = {os.path.realpath(each) for each in found}
-    return frozenset(each for each in real if each == root or Path(root) in Path(each).parents)
+    inside = {each for each in real if each == root or Path(root) in Path(each).parents}
+    return frozenset(each.casefold() for each in inside)

@@ -178,7 +178,8 @@ class Workspace:
 
     def _refuse_code(self, place: Place) -> None:
         """Raise ToolError for a file that would run as code with the worker's rights."""
-        if ".git" not in place.parts and not holds_code(self._root, place.parts[:-1]):
+        is_of_git = any(part.casefold().endswith(".git") for part in place.parts[:-1])
+        if not is_of_git and not holds_code(self._root, place.parts[:-1]):
             return
         raise ToolError(
             f"{place} is in a folder whose code the worker or git runs, so the file tools do not "

@@ -5,6 +5,7 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import given, strategies as st
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response as OpenAIResponse
 
-from toolpool import Dispatcher, tool
+from toolpool import Dispatcher, InvalidResponse, tool
 from toolpool.contract import encoding
 from toolpool.contract.outcome import Code
 from toolpool.dispatcher.formats import FORMATS, Response, response_reader
@@ -369,3 +370,28 @@ def test_an_sdk_s_object_is_read_without_its_warnings() -> None:
         [call] = read(message).calls
         assert TurnResult([], format="anthropic", response=message).assistant()
     assert call.name == "a"
+
+
+@dataclass
+class Turn:
+    """A host's own."""
+
+    kind: str = "turn"
+    content: str = ""
+
+
+@pytest.mark.parametrize("response", [Turn(), Turn], ids=["an object", "a class"])
+def test_a_dataclass_of_the_host_is_the_host_s_mistake(response: Any) -> None:
+    with pytest.raises(InvalidResponse):
+        response_reader.read(response, max_bytes=2**20)
+
+
+def test_a_stored_response_of_pydantic_ai_has_the_name_that_the_object_had() -> None:
+    part = {"part_kind": "tool-call", "tool_call_id": "c", "tool_name": "look", "args": {"a": 1}}
+    names = {
+        response_reader.read(
+            {"kind": "response", "parts": [part], "timestamp": at}, max_bytes=2**20
+        ).id
+        for at in ("2026-11-27T10:00:00Z", "2026-11-27T10:00:00+00:00")
+    }
+    assert len(names) == 1

@@ -40,7 +40,14 @@ def test_a_batch_is_read_from_an_element_before_celery_has_seen_it() -> None:
 
 @pytest.mark.parametrize(
     "headers",
-    [{"task": "another"}, {"task": None}, {"eta": "2030-01-01T00:00:00"}, {"expires": "soon"}],
+    [
+        {"task": "another"},
+        {"task": None},
+        {"eta": "2030-01-01T00:00:00"},
+        {"expires": "soon"},
+        {"id": None},
+        {"id": 7},
+    ],
     ids=repr,
 )
 def test_what_celery_may_drop_or_delay_is_not_read_ahead(headers: dict[str, Any]) -> None:

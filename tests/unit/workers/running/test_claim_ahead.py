@@ -64,3 +64,11 @@ def test_one_long_run_ends_claims_of_many() -> None:
     slots = short_runs()
     slots._ahead.ran(0.5)
     assert slots.claimable(RunIn.PROCESS, rerunnable=True) <= 2
+
+
+def test_a_run_that_goes_on_ends_claims_of_many_and_does_not_count_twice() -> None:
+    slots = short_runs()
+    for _ in range(20):
+        slots.runs(5.0)
+    assert slots.claimable(RunIn.PROCESS, rerunnable=True) == slots.claimable(RunIn.PROCESS)
+    assert slots.claimable(RunIn.PROCESS) == pytest.approx(4, abs=1)

@@ -724,22 +724,38 @@ async def test_a_stopping_worker_gives_back_what_waits_for_a_process(children: C
     assert bench.outcomes()["first"].code is Code.WORKER_LOST
 
 
+def made_to_wait(bench: Bench) -> None:
+    """Let a second pass for all claimed calls, and look at them."""
+    for running in bench.executor._running.values():
+        running.claimed_at -= 1.0
+    bench.executor.give_back_waiting()
+
+
 async def test_a_read_that_waits_long_for_its_process_is_given_back(children: ChildPool) -> None:
     """Another worker may have a process for it, and nothing says that it may have run."""
-    bench = Bench({RunIn.PROCESS: 2}, children, Catalog.load([TOOLS]))
-    await bench.call("first", "sleep", seconds=3.0)
+    bench = Bench({RunIn.PROCESS: 1}, children, Catalog.load([TOOLS]))
+    for _ in range(60):
+        bench.slots.claimed(0.002)
+        bench.slots._ahead.ran(0.001)
+    await bench.call("first", "look", rerunnable=True, seconds=3.0)
     await eventually(lambda: not children._idle, "the first has the process")
     await bench.call("second", "look", rerunnable=True, seconds=0.0)
-    await bench.call("third", "sleep", seconds=0.0)
-
-    async def is_given_back() -> bool:
-        bench.executor.give_back_waiting()
-        return any(isinstance(said, Released) for said in bench.said())
-
-    await eventually(is_given_back, "its dispatcher has it again")
+    await eventually(lambda: len(children._waiters) == 1, "the second is claimed ahead")
+    made_to_wait(bench)
+    await eventually(lambda: bench.ledger.state("second") == "open", "its dispatcher has it again")
     assert [said.key for said in bench.said() if isinstance(said, Released)] == ["second"]
-    assert bench.ledger.state("second") == "open"
-    assert bench.slots.claimable(RunIn.PROCESS, rerunnable=True) <= 0
+
+
+async def test_a_call_with_a_slot_of_its_own_is_not_given_back(children: ChildPool) -> None:
+    """It waits for a secret, or for a process that starts: no other worker has it sooner."""
+    bench = Bench({RunIn.PROCESS: 2}, children, Catalog.load([TOOLS]))
+    await bench.call("first", "look", rerunnable=True, seconds=1.0)
+    await eventually(lambda: not children._idle, "the first has the process")
+    await bench.call("second", "look", rerunnable=True, seconds=0.0)
+    await eventually(lambda: len(children._waiters) == 1, "the second waits for it")
+    made_to_wait(bench)
+    await eventually(lambda: "second" in bench.outcomes(), "it ran")
+    assert not [said for said in bench.said() if isinstance(said, Released)]
 
 
 # Switches.
