@@ -71,9 +71,8 @@ class Catalog:
 
 
 def _modules(source: str) -> Iterator[ModuleType]:
-    if not f"{source}.".startswith(
-        f"{BUILT_IN}."
-    ):  # else the folder may be the workspace of the file tools
+    is_built_in = f"{source}.".startswith(f"{BUILT_IN}.")
+    if not is_built_in:  # the current folder may be the workspace of the file tools
         import_from_here()
     with Importing(source):
         module = _import_file(source) if source.endswith(".py") else _import(source)
@@ -148,8 +147,8 @@ def failed(source: str, when: str, error: BaseException) -> ToolsUnimportable:
     text = " ".join(safe_text.text_of(error, _LONGEST_TEXT).split())
     explained = f"{said}: {text}" if text else said
     is_python_s = type(error).__module__ == "builtins" and isinstance(error, _OF_CODE)
-    if isinstance(error, OSError) and error.errno is None:  # raised by a module, not by Python
-        is_python_s = False
+    if isinstance(error, OSError):
+        is_python_s = is_python_s and error.errno is not None  # else a module raised it itself
     if is_python_s or isinstance(error, Misconfigured):
         return ToolsUnimportable(explained)
     return ToolsUnimportable(f"{said}: import it by itself to see what it says", explained)

@@ -60,11 +60,11 @@ class Broker:
         self._producer = Producer(self._connection)
 
     def _publish(self, queue: str, signed: bytes) -> None:
-        from kombu import Producer, Queue
+        from kombu import Producer
         from kombu.exceptions import OperationalError
 
         try:
-            self._send(queue, signed, Queue)
+            self._send(queue, signed)
         except AttributeError as error:  # kombu has lost the connection between two of its steps
             with suppress(Exception):
                 self._connection.release()
@@ -72,7 +72,9 @@ class Broker:
             self._producer = Producer(self._connection)
             raise OperationalError("the connection was reset") from error
 
-    def _send(self, queue: str, signed: bytes, kind: Any) -> None:
+    def _send(self, queue: str, signed: bytes) -> None:
+        from kombu import Queue
+
         batch_id = new_nonce()
         self._producer.publish(
             celery_message.body(signed),
@@ -82,7 +84,7 @@ class Broker:
             correlation_id=batch_id,
             content_type="application/json",
             content_encoding="utf-8",
-            declare=[kind(queue, routing_key=queue)],
+            declare=[Queue(queue, routing_key=queue)],
             retry=True,
             retry_policy=_PUBLISH_RETRIES,
         )

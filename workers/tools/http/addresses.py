@@ -57,13 +57,17 @@ def refusal(address: str, *, private: bool) -> str | None:
     for is_one, words in (
         (ip.is_link_local, "a link-local address, where metadata services are"),
         (ip.is_multicast, "a multicast address"),
-        (ip.is_unspecified or ip.is_reserved or not ip.is_global, "a reserved address"),
-        (any(ip in network for network in _RESERVED), "a reserved address"),
+        (_is_reserved(ip), "a reserved address"),
         (isinstance(ip, ipaddress.IPv6Address) and ip.is_site_local, "a private address"),
     ):
         if is_one:
             return words
     return None
+
+
+def _is_reserved(ip: _Address) -> bool:
+    is_known = ip.is_unspecified or ip.is_reserved or not ip.is_global
+    return is_known or any(ip in network for network in _RESERVED)
 
 
 def _embedded(ip: _Address) -> ipaddress.IPv4Address | None:
